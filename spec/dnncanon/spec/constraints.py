@@ -1,0 +1,155 @@
+"""Rules that several families share, each with its check and a generator of arguments that break it."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dnncanon.spec.attributes import Choice, Padding, PerDim, as_integer, padding_pairs, per_dim
+from dnncanon.spec.errors import AttributeValueError, DTypeError, ShapeError
+from dnncanon.spec.primitive import Arguments, Constraint, DTypeRow
+
+
+def spatial_dims(a: Arguments) -> int:
+    """How many spatial dims the first tensor has, behind batch and channels."""
+    return next(iter(a.tensors.values())).rank - 2
+
+
+def spatial_ranks(*names: str) -> Constraint:
+    """One rank with 1 to 3 spatial dims for all named tensors."""
+    text = f"{', '.join(names)} have one rank, 3 to 5: batch, channels and 1 to 3 spatial dims."
+
+    def check(a: Arguments) -> str | None:
+        ranks = {name: a.tensors[name].rank for name in names if name in a.tensors}
+        if len(set(ranks.values())) == 1 and 3 <= next(iter(ranks.values())) <= 5:
+            return None
+        shown = ", ".join(f"{name} has rank {rank}" for name, rank in ranks.items())
+        return (
+            f"{shown}; pass tensors of one rank, 3, 4 or 5 (batch, channels, 1 to 3 spatial dims)"
+        )
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        for name in names:
+            if name in a.tensors:
+                yield a.with_tensor(name, shape=(*a.tensors[name].shape, 1), strides=None)
+                yield a.with_tensor(name, shape=a.tensors[name].shape[:2], strides=None)
+
+    return Constraint(text, ShapeError, check, violate)
+
+
+def one_dtype(rows: tuple[DTypeRow, ...]) -> Constraint:
+    """One supported dtype for all tensors."""
+    supported = [row.dtype for row in rows]
+    text = f"All tensors have one dtype: {', '.join(supported)}."
+
+    def check(a: Arguments) -> str | None:
+        dtypes = {name: tensor.dtype for name, tensor in a.tensors.items()}
+        if len(set(dtypes.values())) == 1 and next(iter(dtypes.values())) in supported:
+            return None
+        shown = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        return f"{shown}; convert all tensors to one of {', '.join(supported)}"
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        for name in a.tensors:
+            other = "float32" if a.tensors[name].dtype != "float32" else "float64"
+            yield a.with_tensor(name, dtype=other)
+        integers = {name: replace(tensor, dtype="int32") for name, tensor in a.tensors.items()}
+        yield Arguments(integers, a.attributes)
+
+    return Constraint(text, DTypeError, check, violate)
+
+
+def positive_per_dim(name: str) -> Constraint:
+    """An attribute >= 1 for each spatial dim."""
+
+    def check(a: Arguments) -> str | None:
+        try:
+            values = per_dim(a.attributes[name], spatial_dims(a))
+        except ValueError as wrong:
+            return f"{name}={wrong}; pass {PerDim().describes}"
+        if min(values) >= 1:
+            return None
+        return f"{name}={a.attributes[name]!r} has an entry below 1; pass integers >= 1"
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        dims = spatial_dims(a)
+        for value in (0, -1, (1,) * (dims + 1), (1.5,) * dims, "1"):
+            yield a.with_attributes(**{name: value})
+
+    return Constraint(f"{name} >= 1, for each spatial dim.", AttributeValueError, check, violate)
+
+
+def legal_padding() -> Constraint:
+    """Padding in one of its spellings."""
+    text = 'padding is "valid", "same", or an int, ints or (pre, post) pairs, >= 0, for each spatial dim.'
+
+    def check(a: Arguments) -> str | None:
+        value = a.attributes["padding"]
+        if value in ("valid", "same"):
+            return None
+        try:
+            pairs = padding_pairs(value, spatial_dims(a))
+        except ValueError as wrong:
+            return f"padding={wrong}; pass {Padding().describes}"
+        if min(min(pair) for pair in pairs) >= 0:
+            return None
+        return f"padding={value!r} is negative; pass integers >= 0 and crop the input instead"
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        dims = spatial_dims(a)
+        for value in (-1, ((0, -1),) * dims, (0,) * (dims + 1), "full", 0.5):
+            yield a.with_attributes(padding=value)
+
+    return Constraint(text, AttributeValueError, check, violate)
+
+
+def one_of(name: str, options: tuple[str, ...]) -> Constraint:
+    """An attribute among some words."""
+    kind = Choice(options)
+
+    def check(a: Arguments) -> str | None:
+        if a.attributes[name] in options:
+            return None
+        return f"{name}={a.attributes[name]!r}; pass {kind.describes}"
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        yield a.with_attributes(**{name: "no_such_" + name})
+
+    return Constraint(f"{name} is {kind.describes}.", AttributeValueError, check, violate)
+
+
+def legal_groups() -> Constraint:
+    """A number of groups."""
+
+    def check(a: Arguments) -> str | None:
+        value = a.attributes["groups"]
+        try:
+            if as_integer(value) >= 1:
+                return None
+        except TypeError:
+            pass
+        return f"groups={value!r}; pass an integer >= 1 that divides C and K"
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        for value in (0, -1, 1.5):
+            yield a.with_attributes(groups=value)
+
+    return Constraint("groups is an integer >= 1.", AttributeValueError, check, violate)
+
+
+def finite(name: str) -> Constraint:
+    """A finite scalar attribute."""
+
+    def check(a: Arguments) -> str | None:
+        value = a.attributes[name]
+        try:
+            if math.isfinite(value):
+                return None
+        except TypeError:
+            pass
+        return f"{name}={value!r}; pass a finite number"
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        for value in (math.nan, math.inf, "1"):
+            yield a.with_attributes(**{name: value})
+
+    return Constraint(f"{name} is a finite number.", AttributeValueError, check, violate)
