@@ -1,69 +1,129 @@
 """Kinds of attributes: how a value is read from a case line and written to one."""
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
+
+import numpy as np
 
 Pair = tuple[int, int]
 
 
+def shown(value: object) -> str:
+    """``value`` in a message: its repr, cut at 80 characters, for whatever a caller may have passed."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of more digits than Python prints, or a foreign __repr__
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether ``value`` is a list, tuple or the like; text and bytes are single values."""
+    return isinstance(value, Sequence) and not isinstance(
+        value, (str, bytes, bytearray, memoryview)
+    )
+
+
+def is_word(value: object, options: tuple[str, ...]) -> bool:
+    """Whether ``value`` is one of some words; an array, which may not be compared, is none."""
+    return isinstance(value, str) and value in options
+
+
 def as_integer(value: object) -> int:
-    """``value`` as an int, of Python, NumPy or any library; TypeError for anything else, bool included."""
-    if isinstance(value, bool):
-        raise TypeError(f"{value!r} is not an integer")
-    return operator.index(value)  # type: ignore[arg-type]
+    """``value`` as an int, of Python, NumPy or any library.
+
+    TypeError for anything else, bool included; ValueError for an int of more than 64 bits.
+    """
+    if not _is_scalar(value):
+        raise TypeError(f"{shown(value)} is not an integer")
+    try:
+        integer = operator.index(value)  # type: ignore[arg-type]
+    except Exception as wrong:  # __index__ of a foreign type may raise anything
+        raise TypeError(f"{shown(value)} is not an integer") from wrong
+    if not -(2**63) <= integer < 2**63:
+        raise ValueError(f"{shown(value)} does not fit into 64 bits")
+    return integer
+
+
+def as_real(value: object) -> float:
+    """``value`` as a finite float; ValueError for text, bools, arrays, NaN, Inf and what overflows."""
+    if not _is_scalar(value):
+        raise ValueError(f"{shown(value)} is not a number")
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except Exception as wrong:  # __float__ of a foreign type may raise anything
+        raise ValueError(f"{shown(value)} is not a number") from wrong
+    if not math.isfinite(number):
+        raise ValueError(f"{shown(value)} is not finite")
+    return number
+
+
+def _is_scalar(value: object) -> bool:
+    """Whether ``value`` may be a number: no text, no truth value, no array with dims."""
+    no_number = (str, bytes, bytearray, bool, np.bool_)
+    return not isinstance(value, no_number) and getattr(value, "ndim", 0) == 0
 
 
 def per_dim(value: object, dims: int) -> tuple[int, ...]:
     """One integer for each spatial dim, from an int or a sequence; ValueError says what it is not."""
+    entries = value if is_sequence(value) else (value,) * dims
     try:
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            result = tuple(as_integer(item) for item in value)
-        else:
-            result = (as_integer(value),) * dims
+        result = tuple(as_integer(item) for item in entries)
     except TypeError:
-        raise ValueError(f"{value!r} is neither an integer nor a sequence of integers") from None
+        raise ValueError(
+            f"{shown(value)} is neither an integer nor a sequence of integers"
+        ) from None
     if len(result) != dims:
-        raise ValueError(f"{value!r} has {len(result)} entries for {dims} spatial dims")
+        raise ValueError(f"{shown(value)} has {len(result)} entries for {dims} spatial dims")
     return result
 
 
 def padding_pairs(value: object, dims: int) -> tuple[Pair, ...]:
     """(pre, post) for each spatial dim, from an int, ints or pairs; ValueError says what it is not."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        value = per_dim(value, dims)
-    if len(value) != dims:
-        raise ValueError(f"{value!r} has {len(value)} entries for {dims} spatial dims")
-    pairs = []
-    for entry in value:
-        pre, post = per_dim(entry, 2)
-        pairs.append((pre, post))
-    return tuple(pairs)
+    entries = value if is_sequence(value) else per_dim(value, dims)
+    if len(entries) != dims:
+        raise ValueError(f"{shown(value)} has {len(entries)} entries for {dims} spatial dims")
+    return tuple(_pair(entry) for entry in entries)
+
+
+def _pair(entry: object) -> Pair:
+    if is_sequence(entry) and len(entry) != 2:
+        raise ValueError(f"{shown(entry)} is no pair (pre, post)")
+    pre, post = per_dim(entry, 2)
+    return pre, post
 
 
 @dataclass(frozen=True, slots=True)
 class PerDim:
-    """An integer for each spatial dim: ``2,1`` in a case line."""
+    """An integer for each spatial dim: ``2,1`` in a case line, ``2`` for the same in each."""
 
     describes: str = "int, or one int for each spatial dim"
 
-    def parse(self, text: str) -> tuple[int, ...]:
-        return tuple(int(item) for item in text.split(","))
+    def parse(self, text: str) -> int | tuple[int, ...]:
+        values = tuple(int(item) for item in text.split(","))
+        return values if len(values) > 1 else values[0]
 
     def format(self, value: Any) -> str:
-        return ",".join(map(str, value if isinstance(value, Sequence) else (value,)))
+        return ",".join(map(str, value if is_sequence(value) else (value,)))
 
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Zeros before and after each spatial dim: ``1,0:2`` (pre:post where they differ), ``same``, ``valid``."""
+    """Zeros before and after each spatial dim: ``1,0:2`` (pre:post where they differ), ``same``, ``valid``.
+
+    A single number, ``1``, holds for every dim.
+    """
 
     describes: str = 'int, ints, (pre, post) pairs, "valid" or "same"'
 
     def parse(self, text: str) -> Any:
         if text in ("same", "valid"):
             return text
+        if text.isdecimal():
+            return int(text)
         pairs = []
         for item in text.split(","):
             pre, colon, post = item.partition(":")
@@ -73,8 +133,7 @@ class Padding:
     def format(self, value: Any) -> str:
         if isinstance(value, str):
             return value
-        entries = value if isinstance(value, Sequence) else (value,)
-        pairs = [per_dim(entry, 2) for entry in entries]
+        pairs = [_pair(entry) for entry in (value if is_sequence(value) else (value,))]
         return ",".join(str(pre) if pre == post else f"{pre}:{post}" for pre, post in pairs)
 
 

@@ -4,7 +4,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dnncanon.spec.attributes import Choice, Padding, PerDim, as_integer, padding_pairs, per_dim
+from dnncanon.spec.attributes import (
+    Choice,
+    Padding,
+    PerDim,
+    as_integer,
+    as_real,
+    is_word,
+    padding_pairs,
+    per_dim,
+    shown,
+)
 from dnncanon.spec.errors import AttributeValueError, DTypeError, ShapeError
 from dnncanon.spec.primitive import Arguments, Constraint, DTypeRow
 
@@ -68,7 +78,7 @@ def positive_per_dim(name: str) -> Constraint:
             return f"{name}={wrong}; pass {PerDim().describes}"
         if min(values) >= 1:
             return None
-        return f"{name}={a.attributes[name]!r} has an entry below 1; pass integers >= 1"
+        return f"{name}={shown(a.attributes[name])} has an entry below 1; pass integers >= 1"
 
     def violate(a: Arguments) -> Iterator[Arguments]:
         dims = spatial_dims(a)
@@ -84,7 +94,7 @@ def legal_padding() -> Constraint:
 
     def check(a: Arguments) -> str | None:
         value = a.attributes["padding"]
-        if value in ("valid", "same"):
+        if is_word(value, ("valid", "same")):
             return None
         try:
             pairs = padding_pairs(value, spatial_dims(a))
@@ -92,7 +102,7 @@ def legal_padding() -> Constraint:
             return f"padding={wrong}; pass {Padding().describes}"
         if min(min(pair) for pair in pairs) >= 0:
             return None
-        return f"padding={value!r} is negative; pass integers >= 0 and crop the input instead"
+        return f"padding={shown(value)} is negative; pass integers >= 0 and crop the input instead"
 
     def violate(a: Arguments) -> Iterator[Arguments]:
         dims = spatial_dims(a)
@@ -107,9 +117,9 @@ def one_of(name: str, options: tuple[str, ...]) -> Constraint:
     kind = Choice(options)
 
     def check(a: Arguments) -> str | None:
-        if a.attributes[name] in options:
+        if is_word(a.attributes[name], options):
             return None
-        return f"{name}={a.attributes[name]!r}; pass {kind.describes}"
+        return f"{name}={shown(a.attributes[name])}; pass {kind.describes}"
 
     def violate(a: Arguments) -> Iterator[Arguments]:
         yield a.with_attributes(**{name: "no_such_" + name})
@@ -125,9 +135,9 @@ def legal_groups() -> Constraint:
         try:
             if as_integer(value) >= 1:
                 return None
-        except TypeError:
+        except (TypeError, ValueError):
             pass
-        return f"groups={value!r}; pass an integer >= 1 that divides C and K"
+        return f"groups={shown(value)}; pass an integer >= 1 that divides C and K"
 
     def violate(a: Arguments) -> Iterator[Arguments]:
         for value in (0, -1, 1.5):
@@ -140,13 +150,11 @@ def finite(name: str) -> Constraint:
     """A finite scalar attribute."""
 
     def check(a: Arguments) -> str | None:
-        value = a.attributes[name]
         try:
-            if math.isfinite(value):
-                return None
-        except TypeError:
-            pass
-        return f"{name}={value!r}; pass a finite number"
+            as_real(a.attributes[name])
+        except ValueError as wrong:
+            return f"{name}={wrong}; pass a finite number"
+        return None
 
     def violate(a: Arguments) -> Iterator[Arguments]:
         for value in (math.nan, math.inf, "1"):

@@ -17,6 +17,7 @@ from dnncanon.spec.attributes import (
     PerDim,
     Real,
     as_integer,
+    as_real,
     padding_pairs,
     per_dim,
 )
@@ -55,9 +56,9 @@ MODES = ("cross_correlation", "convolution")
 ACTIVATIONS = ("identity", "relu")
 DTYPES = (
     DTypeRow("float64", ("ieee",)),
-    DTypeRow("float32", ("ieee", "tf32")),
-    DTypeRow("float16", ("ieee", "fp16_accumulate")),
-    DTypeRow("bfloat16", ("ieee",)),
+    DTypeRow("float32", ("ieee", "ftz", "tf32")),
+    DTypeRow("float16", ("ieee", "ftz", "fp16_accumulate")),
+    DTypeRow("bfloat16", ("ieee", "ftz")),
 )
 
 
@@ -175,8 +176,8 @@ def _resolve_fused(a: Arguments) -> FusedConvProblem:
     return FusedConvProblem(
         conv=_resolve(a),
         has_z="z" in a.tensors,
-        alpha1=float(a.attributes["alpha1"]),
-        alpha2=float(a.attributes["alpha2"]),
+        alpha1=as_real(a.attributes["alpha1"]),
+        alpha2=as_real(a.attributes["alpha2"]),
         activation=a.attributes["activation"],
     )
 
@@ -415,6 +416,7 @@ def _sample(draw: Draw, scale: Scale) -> _Sample:
     padding = _sample_padding(draw, dims)
     mode = draw.choice(MODES)
     input_size = _grow_to_fit(input_size, filter_size, padding, dilation)
+    stride = _meet_input(input_size, filter_size, padding, stride, dilation)
     attributes = {
         "padding": padding,
         "stride": stride,
@@ -460,6 +462,19 @@ def _grow_to_fit(input_size: Shape, filter_size: Shape, padding: Any, dilation: 
     pairs = resolve_padding(padding, input_size, filter_size, dilation, dilation)
     dims = zip(input_size, filter_size, pairs, dilation, strict=True)
     return tuple(max(i, effective_extent(f, dil) - sum(pair)) for i, f, pair, dil in dims)
+
+
+def _meet_input(
+    input_size: Shape, filter_size: Shape, padding: Any, stride: Shape, dilation: Shape
+) -> Shape:
+    """Stride 1 where a larger one, or a dilation, would step over the whole input: only zeros seen."""
+    pairs = resolve_padding(padding, input_size, filter_size, stride, dilation)
+    outputs = output_extents(input_size, filter_size, pairs, stride, dilation)
+    dims = zip(input_size, filter_size, pairs, stride, dilation, outputs, strict=True)
+    return tuple(
+        u if any(0 <= o * u + f * dil - pre < i for o in range(count) for f in range(taps)) else 1
+        for i, taps, (pre, _), u, dil, count in dims
+    )
 
 
 def _limit(sample: _Sample, scale: Scale) -> _Sample:

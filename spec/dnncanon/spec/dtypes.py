@@ -51,8 +51,12 @@ DTYPES = {
 
 
 def dtype_name(dtype: object) -> str:
-    """The name of a dtype of NumPy, ml_dtypes, CuPy or PyTorch: ``torch.float16`` is ``float16``."""
+    """The name of a dtype of NumPy, ml_dtypes, CuPy or PyTorch: ``torch.float16`` is ``float16``.
+
+    A dtype of the other byte order has NumPy's code for a name, ``>f4``: it is another type.
+    """
     try:
-        return np.dtype(dtype).name  # type: ignore[call-overload, no-any-return]
-    except TypeError:
+        known = np.dtype(dtype)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
         return str(dtype).removeprefix("torch.")
+    return str(known.name if known.isnative else known.str)

@@ -10,13 +10,15 @@ class NumericsClass:
     """The precision of products and sums for one element type.
 
     ``input_digits`` is the precision to which operands are rounded before they are multiplied (None:
-    they are used as they are); ``accumulator`` is the type that sums are kept in.
+    they are used as they are); ``accumulators`` maps an element type to the type that sums are kept in;
+    ``flushes_subnormals`` allows subnormal operands and results to be taken as zero.
     """
 
     name: str
     doc: str
     accumulators: dict[str, str]
     input_digits: int | None = None
+    flushes_subnormals: bool = False
 
     def accumulator(self, dtype: str) -> DType:
         """The accumulator type for tensors of ``dtype``; KeyError where the class does not exist."""
@@ -35,6 +37,12 @@ NUMERICS = {
                 "float16": "float32",
                 "bfloat16": "float32",
             },
+        ),
+        NumericsClass(
+            "ftz",
+            "As ieee, but subnormal operands and results may be flushed to zero (AVX-512 BF16, -ftz).",
+            {"float32": "float32", "float16": "float32", "bfloat16": "float32"},
+            flushes_subnormals=True,
         ),
         NumericsClass(
             "tf32",

@@ -142,7 +142,7 @@ class Call(Generic[Problem]):
         return sum(tensor.bytes for tensor in tensors)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Primitive(Generic[Problem]):
     """The declaration of one primitive. ``name`` is also the name of the function in every backend."""
 
@@ -162,7 +162,10 @@ class Primitive(Generic[Problem]):
     reduction_length: Callable[[Problem], int]
     domain: Callable[[Draw, Scale, str], Arguments]
     source: str = ""
-    _attributes_by_name: dict[str, Attribute] = field(init=False, repr=False)
+    _attributes_by_name: dict[str, Attribute] = field(init=False)
+
+    def __repr__(self) -> str:
+        return f"<primitive {self.name}>"
 
     def __post_init__(self) -> None:
         by_name = {attribute.name: attribute for attribute in self.attributes}
@@ -202,14 +205,18 @@ class Primitive(Generic[Problem]):
             if tensor is not None:
                 named[spec.name] = TensorType.of(tensor, f"{self.name}: {spec.name}")
             elif not spec.optional:
-                raise MissingTensorError(f"{self.name} needs the tensor {spec.name}: {spec.doc}")
+                raise MissingTensorError(
+                    f"{self.name} needs the tensor {spec.name}: {spec.doc}; "
+                    f"pass it as positional argument {position + 1}"
+                )
         for name in attributes:
             self.attribute(name)
         values = {a.name: attributes.get(a.name, a.default) for a in self.attributes}
         missing = [name for name, value in values.items() if value is REQUIRED]
         if missing:
             raise AttributeValueError(
-                f"{self.name} needs the attribute {missing[0]}: {self.attribute(missing[0]).doc}"
+                f"{self.name} needs the attribute {missing[0]}: {self.attribute(missing[0]).doc} "
+                f"Pass {missing[0]}=…"
             )
         return Arguments(named, values)
 

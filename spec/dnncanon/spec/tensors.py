@@ -1,11 +1,12 @@
 """Tensor types: shape, dtype and strides, without data; and the layouts that strides express."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dnncanon.spec.attributes import as_integer, shown
 from dnncanon.spec.dtypes import DTYPES, dtype_name
-from dnncanon.spec.errors import LayoutError, MissingTensorError
+from dnncanon.spec.errors import LayoutError, MissingTensorError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -26,9 +27,11 @@ class TensorType:
     def of(cls, tensor: object, name: str = "tensor") -> "TensorType":
         """The type of an array of any library: it needs ``shape`` and ``dtype``.
 
-        Raises MissingTensorError when ``tensor`` is no array.
+        Raises MissingTensorError when ``tensor`` is no array, ShapeError when its extents are not
+        integers >= 0.
         """
         if isinstance(tensor, TensorType):
+            _extents(name, tensor.shape)
             return tensor
         shape, dtype = getattr(tensor, "shape", None), getattr(tensor, "dtype", None)
         if shape is None or dtype is None:
@@ -36,7 +39,7 @@ class TensorType:
                 f"{name} is {type(tensor).__name__}, not an array; "
                 f"pass an array with shape and dtype, such as numpy.asarray({name})"
             )
-        return cls(dtype_name(dtype), tuple(int(extent) for extent in shape))
+        return cls(dtype_name(dtype), _extents(name, shape))
 
     @property
     def rank(self) -> int:
@@ -54,6 +57,16 @@ class TensorType:
     @property
     def element_strides(self) -> Shape:
         return dense_strides(self.shape) if self.strides is None else self.strides
+
+
+def _extents(name: str, shape: Iterable[object]) -> Shape:
+    try:
+        extents = tuple(as_integer(extent) for extent in shape)
+    except (TypeError, ValueError):
+        extents = (-1,)
+    if min(extents, default=0) < 0:
+        raise ShapeError(f"{name} has shape {shown(shape)}; pass an array of extents >= 0")
+    return extents
 
 
 def dense_strides(shape: Sequence[int]) -> Shape:
@@ -83,8 +96,11 @@ def check_output_layout(name: str, shape: Sequence[int], strides: Sequence[int])
     """Raise LayoutError unless each element has an address of its own.
 
     The test is that of nested dims: ordered by stride, each dim must step over all smaller ones.
-    It refuses some exotic layouts that do not overlap, as cuDNN does.
+    It refuses some exotic layouts that do not overlap, as cuDNN does. An output without elements
+    may have any strides.
     """
+    if math.prod(shape) == 0:
+        return
     reach = 1
     dims = [(s, e) for s, e in zip(strides, shape, strict=True) if e > 1]
     for stride, extent in sorted(dims):

@@ -1,0 +1,121 @@
+"""Backends: how one is found, and what the suite sees of it.
+
+A backend is any object with some of the primitives as functions. Everything else is optional:
+
+``name``           its name in reports
+``to_device``      NumPy array -> its own array; without it NumPy arrays are passed as they are
+``to_host``        its own array -> NumPy array
+``as_strided``     (flat array, shape, strides, offset) -> view, counted in elements; with it, tensors on
+                   the device lie between guarded margins and in any layout
+``accepts_out``    True when its functions take ``out=``; then outputs are guarded too
+``synchronize``    waits until the device has finished
+``describe``       device, versions and numerics classes, as a dict
+
+It needs to import nothing of dnncanon. What it lacks, or answers with NotImplementedError, is
+UNSUPPORTED.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnncanon.conformance import buffers
+from dnncanon.spec import primitives
+
+GROUP = "dnncanon.backends"
+
+# The backends of this package, for a checkout that runs through PYTHONPATH and so has no metadata.
+_SHIPPED = {
+    "reference": "dnncanon.reference:backend",
+    "gpu": "dnncanon.gpu:backend",
+    "torch": "dnncanon.conformance.torch_backend:backend",
+}
+
+
+class BackendError(Exception):
+    """A backend that cannot be found or loaded; the message is one sentence for the user."""
+
+
+def installed() -> dict[str, str]:
+    """Names of the available backends, with where they come from."""
+    found = {point.name: point.value for point in entry_points(group=GROUP)}
+    return dict(sorted({**_SHIPPED, **found}.items()))
+
+
+def load(name: str) -> "Backend":
+    """The backend ``name``: an entry point, ``package.module`` or ``package.module:attribute``.
+
+    A module without attribute is its ``backend`` if it has one, otherwise the module itself.
+    Raises BackendError.
+    """
+    where = installed().get(name, name)
+    module_name, _, attribute = where.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        found = getattr(module, attribute) if attribute else getattr(module, "backend", module)
+    except ModuleNotFoundError as missing:
+        if missing.name and module_name.startswith(missing.name) and name == where:
+            known = ", ".join(installed())
+            raise BackendError(
+                f"there is no backend or module {name!r}; known are {known}"
+            ) from None
+        raise BackendError(f"backend {name} cannot be imported: {missing}") from missing
+    except AttributeError:
+        raise BackendError(f"module {module_name} has no attribute {attribute!r}") from None
+    except Exception as failure:
+        reason = f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
+        raise BackendError(f"backend {name} cannot be imported: {reason}") from failure
+    return Backend(name, found() if isinstance(found, type) else found)
+
+
+class Backend:
+    """A loaded backend with defaults for all that it leaves out."""
+
+    def __init__(self, name: str, implementation: Any) -> None:
+        self.implementation = implementation
+        self.name = str(getattr(implementation, "name", name))
+        on_host = not hasattr(implementation, "to_device")
+        self.to_device: Callable[[NDArray[Any]], Any] = self._optional("to_device", _unchanged)
+        self.to_host: Callable[[Any], NDArray[Any]] = self._optional("to_host", np.asarray)
+        self.synchronize: Callable[[], None] = self._optional("synchronize", _nothing)
+        strided = buffers.view if on_host else None
+        self.as_strided: Callable[..., Any] | None = self._optional("as_strided", strided)
+        self.accepts_out = bool(getattr(implementation, "accepts_out", False))
+        self.description: Mapping[str, Any] = self._optional("describe", dict)() or {}
+
+    def _optional(self, name: str, default: Any) -> Any:
+        return getattr(self.implementation, name, default)
+
+    def function(self, primitive: str) -> Callable[..., Any] | None:
+        """The backend's function for a primitive, None when it lacks it."""
+        found = getattr(self.implementation, primitive, None)
+        return found if callable(found) else None
+
+    def offered(self) -> list[str]:
+        """The primitives it has a function for."""
+        return [name for name in primitives() if self.function(name) is not None]
+
+    def numerics(self, primitive: str, dtype: str) -> str:
+        """The numerics class it claims; ``ieee`` unless it says otherwise."""
+        classes = self.description.get("numerics", {})
+        return str(classes.get(primitive, {}).get(dtype, "ieee"))
+
+    @property
+    def raises_spec_errors(self) -> bool:
+        """Whether it promises the spec's own errors for illegal arguments."""
+        return self.description.get("errors") == "dnncanon"
+
+
+def _unchanged(array: NDArray[Any]) -> NDArray[Any]:
+    return array
+
+
+def _nothing() -> None:
+    return None
+
+
+__all__ = ["GROUP", "Backend", "BackendError", "EntryPoint", "installed", "load"]

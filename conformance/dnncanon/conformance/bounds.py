@@ -1,0 +1,98 @@
+"""Expected values and error bounds of a case, from running the reference on error-carrying arrays."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnncanon.conformance.accuracy import ErrorArray, Precision, quantum_of
+from dnncanon.reference import definitions
+from dnncanon.spec import DTYPES, NUMERICS, Call, DType, NumericsClass
+
+Floats = NDArray[np.float64]
+
+# How many standard deviations an element may be off. The model adds variances as if a backend summed in
+# the worst common order; measured on NumPy in float32, sequential, blocked and pairwise sums stay below 2.
+SIGMAS = 8.0
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one output should be: value, standard deviation of its error, and bound, by element.
+
+    ``bound`` = SIGMAS·σ + the output's own rounding, half a unit in the last place at most; where the
+    computation is exact both are 0 and the output must be equal. ``deviation`` is the standard
+    deviation of the whole error, the last rounding included.
+    """
+
+    value: Floats
+    bound: Floats
+    deviation: Floats
+    dtype: DType
+
+
+def expectations(
+    call: Call[Any], tensors: Mapping[str, NDArray[Any]], numerics: str
+) -> tuple[Expected, ...]:
+    """Expected outputs of ``call`` for these inputs, computed in the numerics class ``numerics``.
+
+    Every output is rounded to its dtype once, unless the class accumulates in that very dtype.
+    """
+    numerics_class = NUMERICS[numerics]
+    accumulator = numerics_class.accumulator(call.dtype)
+    carried = {
+        name: _operand(tensor.astype(np.float64), numerics_class, call.dtype)
+        for name, tensor in tensors.items()
+    }
+    with np.errstate(all="ignore"):
+        results = definitions()[call.primitive.name].evaluate(call, carried)
+        return tuple(
+            _expected(result, accumulator, DTYPES[output.dtype], numerics_class)
+            for result, output in zip(results, call.outputs, strict=True)
+        )
+
+
+def _operand(value: Floats, numerics: NumericsClass, dtype: str) -> ErrorArray:
+    """An input, with the error of bringing it to the class's operand format."""
+    with np.errstate(all="ignore"):
+        quantum = quantum_of(value)
+        variance = np.zeros_like(value)
+        if numerics.input_digits is not None:
+            held = np.abs(value) <= quantum * 2.0**numerics.input_digits
+            rounding = np.square(value) * 4.0**-numerics.input_digits / 3.0
+            variance = np.where(np.isfinite(value) & ~held, rounding, 0.0)
+        if numerics.flushes_subnormals:
+            subnormal = np.abs(value) < DTYPES[dtype].smallest_normal
+            variance = np.where(subnormal, np.square(value), variance)
+        return ErrorArray(
+            value, Precision.of(numerics.accumulator(dtype)), variance, quantum=quantum
+        )
+
+
+def _expected(
+    result: ErrorArray, accumulator: DType, dtype: DType, numerics: NumericsClass
+) -> Expected:
+    settled = result.settled()
+    sigma = np.sqrt(settled.variance)
+    half_ulp = half_spacing(settled.value, dtype)
+    held = np.abs(settled.value) <= settled.quantum * 2.0**dtype.digits
+    last = np.where(held & (sigma == 0.0), 0.0, half_ulp)
+    if accumulator is dtype:
+        # The last rounding is one of those counted, but a backend may also compute more precisely
+        # and round once: half an ulp is always granted where anything is rounded.
+        last = np.where(sigma == 0.0, last * (~held), half_ulp)
+    if numerics.flushes_subnormals:
+        tiny = np.abs(settled.value) < dtype.smallest_normal
+        last = np.where(tiny & (settled.value != 0.0), dtype.smallest_normal, last)
+    bound = SIGMAS * sigma + last
+    return Expected(settled.value, bound, np.sqrt(settled.variance + np.square(last) / 3.0), dtype)
+
+
+def half_spacing(value: Floats, dtype: DType) -> Floats:
+    """Half the distance of neighbouring numbers of ``dtype`` at ``value``: the largest rounding error."""
+    _, exponent = np.frexp(np.where(np.isfinite(value), value, 0.0))
+    exponent = np.maximum(exponent, dtype.min_exponent + 1)
+    half: Floats = np.ldexp(0.5, exponent - dtype.digits)
+    return half

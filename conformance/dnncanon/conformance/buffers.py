@@ -1,0 +1,101 @@
+"""Guarded buffers: every tensor of a case lies between margins, and nothing but it may change.
+
+A buffer is one flat array: margin, the tensor with its gaps, margin. Margins, gaps and unwritten
+outputs hold a poison, all bits set, which is a NaN in every floating-point type. Inputs must come back
+bit for bit; of an output's buffer only the output's own elements may differ.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from dnncanon.spec import DTYPES, TensorType, span
+
+MARGIN = 64  # elements on either side: beyond any vector access of 128 bits, and a few more
+_POISON = 0xFF
+
+Buffer = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A tensor inside its flat, poisoned buffer, on the host."""
+
+    name: str
+    type: TensorType
+    buffer: Buffer
+
+    @classmethod
+    def poisoned(cls, name: str, tensor: TensorType) -> "Guarded":
+        """A tensor no element of which has been written."""
+        dtype = DTYPES[tensor.dtype].numpy
+        count = 2 * MARGIN + span(tensor.shape, tensor.element_strides)
+        raw = np.full(count * dtype.itemsize, _POISON, np.uint8)
+        return cls(name, tensor, raw.view(dtype))
+
+    @classmethod
+    def holding(cls, name: str, tensor: TensorType, data: NDArray[np.float64]) -> "Guarded":
+        """A tensor with the given values, rounded to its dtype.
+
+        Where strides make elements share an address, the last of them in logical order stays.
+        """
+        guarded = cls.poisoned(name, tensor)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            rounded = data.astype(DTYPES[tensor.dtype].numpy)
+        if 0 in tensor.element_strides:
+            guarded.buffer[guarded.addresses().ravel()] = rounded.ravel()
+        else:
+            guarded.view()[...] = rounded
+        return guarded
+
+    def view(self) -> NDArray[Any]:
+        """The tensor as a strided view of its buffer."""
+        return view(self.buffer, self.type.shape, self.type.element_strides, MARGIN)
+
+    def addresses(self) -> NDArray[np.int64]:
+        """Where in the buffer each element lies."""
+        index = np.full(self.type.shape, MARGIN, np.int64)
+        for dim, (extent, stride) in enumerate(
+            zip(self.type.shape, self.type.element_strides, strict=True)
+        ):
+            along = [1] * self.type.rank
+            along[dim] = extent
+            index += (np.arange(extent) * stride).reshape(along)
+        return index
+
+    def damage(self, after: Buffer, *, written: bool) -> str | None:
+        """What else changed in the buffer ``after`` the call; None if nothing did.
+
+        ``written`` says that the tensor's own elements were to be written.
+        """
+        before, now = _bytes(self.buffer), _bytes(after)
+        changed = np.flatnonzero((before != now).any(axis=1))
+        if written:
+            changed = np.setdiff1d(changed, self.addresses().ravel())
+        if not changed.size:
+            return None
+        where = int(changed[0])
+        return f"{self.name}: {self._place(where)} was written ({changed.size} elements in all)"
+
+    def _place(self, position: int) -> str:
+        if position < MARGIN:
+            return f"memory {MARGIN - position} elements before its first"
+        if position >= self.buffer.size - MARGIN:
+            return f"memory {position - (self.buffer.size - MARGIN) + 1} elements behind its last"
+        own = np.argwhere(self.addresses() == position)
+        if own.size:
+            return f"input element {tuple(map(int, own[0]))}"
+        return f"a gap between its strides, {position - MARGIN} elements behind its first,"
+
+
+def view(buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Buffer:
+    """A strided view of a flat host buffer; shape, strides and offset count elements."""
+    steps = tuple(stride * buffer.itemsize for stride in strides)
+    return as_strided(buffer[offset:], shape, steps)
+
+
+def _bytes(buffer: Buffer) -> NDArray[np.uint8]:
+    return buffer.view(np.uint8).reshape(buffer.size, buffer.itemsize)

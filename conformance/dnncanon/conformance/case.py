@@ -1,0 +1,271 @@
+"""Cases: one call of one primitive, as a line of text from which it is rebuilt bit for bit.
+
+``conv_forward x=float16[2,8,16,16]:nhwc w=float16[8,8,3,3] padding=1,1 stride=2,2 fill=normal seed=7``
+
+A tensor is ``name=dtype[extents]``, with a layout behind a colon unless it is dense: ``nhwc`` (``nwc``,
+``ndhwc``) for channels last, or its strides in elements, ``(600,1,30,2)``. Outputs are named only for
+their layout, ``y=:nhwc``. Attributes at their default are left out. ``fill`` and ``seed`` decide the
+data. ``violates=C3.2`` asks for the second way in which these arguments can break constraint 3.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from dnncanon.conformance.data import FILLS
+from dnncanon.spec import (
+    DTYPES,
+    REQUIRED,
+    Arguments,
+    Attribute,
+    Call,
+    LayoutError,
+    Primitive,
+    SpecError,
+    TensorType,
+    channels_last_strides,
+    check_output_layout,
+    dense_strides,
+    primitives,
+)
+
+Strides = tuple[int, ...]
+
+_TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?::(?P<layout>.+))?")
+_CHANNELS_LAST = {3: "nwc", 4: "nhwc", 5: "ndhwc"}
+
+
+class CaseError(ValueError):
+    """A case line that cannot be read; the message says which word of it, and why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: primitive, tensor types with strides, attributes, and how its data are made.
+
+    ``layouts`` holds the strides asked of outputs, by name; an output that is not in it is dense.
+    ``violates`` is empty, or the constraint to break and in which way: ``C3.2``.
+    """
+
+    primitive: Primitive[Any]
+    arguments: Arguments
+    layouts: Mapping[str, Strides] = field(default_factory=dict)
+    fill: str = "normal"
+    seed: int = 0
+    violates: str = ""
+
+    def __post_init__(self) -> None:
+        # Equal calls compare equal and print equal: stride (1, 1) is the default, 1.
+        attributes = {
+            a.name: a.default if _is_default(value, a) else value
+            for a in self.primitive.attributes
+            for value in (self.arguments.attributes[a.name],)
+        }
+        object.__setattr__(self, "arguments", replace(self.arguments, attributes=attributes))
+
+    @classmethod
+    def parse(cls, line: str) -> "Case":
+        """Read a case line; CaseError says what is wrong with it."""
+        return _Parser(line).case()
+
+    def __str__(self) -> str:
+        return " ".join(self._words())
+
+    def _words(self) -> Iterator[str]:
+        yield self.primitive.name
+        for name, tensor in self.arguments.tensors.items():
+            shape = ",".join(map(str, tensor.shape))
+            layout = _format_layout(tensor.shape, tensor.strides)
+            yield f"{name}={tensor.dtype}[{shape}]{layout}"
+        for output, tensor in zip(self.primitive.outputs, self.call.outputs, strict=True):
+            layout = _format_layout(tensor.shape, self.layouts.get(output.name))
+            if layout:
+                yield f"{output.name}={layout}"
+        for attribute in self.primitive.attributes:
+            value = self.arguments.attributes[attribute.name]
+            if value is not attribute.default:
+                yield f"{attribute.name}={attribute.kind.format(value)}"
+        if self.violates:
+            yield f"violates={self.violates}"
+        else:
+            yield f"fill={self.fill}"
+        yield f"seed={self.seed}"
+
+    @property
+    def call(self) -> Call[Any]:
+        """The arguments bound to the specification."""
+        return self.primitive.bind_arguments(self.arguments)
+
+    @property
+    def dtype(self) -> str:
+        return next(iter(self.arguments.tensors.values())).dtype
+
+    @property
+    def layer(self) -> str:
+        """Which question the case asks: exact, bounded, special values, or must-error."""
+        return "must-error" if self.violates else FILLS[self.fill].layer
+
+    def violation(self) -> tuple[str, Arguments]:
+        """The label of the constraint to break, and the arguments that break it."""
+        number, _, way = self.violates.removeprefix("C").partition(".")
+        label = f"{self.primitive.name} C{number}"
+        variants = (a for c, a in self.primitive.violations(self.arguments) if c == label)
+        found = next(islice(variants, int(way) - 1, None), None)
+        if found is None:
+            raise CaseError(
+                f"these arguments offer no violation {self.violates} of {self.primitive.name}"
+            )
+        return label, found
+
+
+def must_error_cases(case: Case) -> Iterator[Case]:
+    """A case for every way in which these arguments can be made to break a constraint."""
+    ways: dict[str, int] = {}
+    for label, _ in case.primitive.violations(case.arguments):
+        number = label.rpartition(" ")[2]
+        ways[number] = ways.get(number, 0) + 1
+        yield replace(case, violates=f"{number}.{ways[number]}")
+
+
+def canonical_strides(shape: tuple[int, ...], strides: Strides | None) -> Strides | None:
+    """None for dense strides, so that equal layouts compare and print equal."""
+    return None if strides is None or strides == dense_strides(shape) else strides
+
+
+def _is_default(value: Any, attribute: Attribute) -> bool:
+    if attribute.default is REQUIRED or attribute.default is None or value is None:
+        return value is attribute.default
+    entries = attribute.kind.format(value).split(",")
+    return set(entries) == {attribute.kind.format(attribute.default)}
+
+
+def _format_layout(shape: tuple[int, ...], strides: Strides | None) -> str:
+    if canonical_strides(shape, strides) is None or strides is None:
+        return ""
+    if len(shape) in _CHANNELS_LAST and strides == channels_last_strides(shape):
+        return f":{_CHANNELS_LAST[len(shape)]}"
+    return f":({','.join(map(str, strides))})"
+
+
+class _Parser:
+    """Reads one case line, word by word."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+        self.words: dict[str, str] = {}
+        name, *words = line.split() or [""]
+        if name not in primitives():
+            known = ", ".join(primitives())
+            raise CaseError(f"no primitive {name!r}; known are {known}")
+        self.primitive = primitives()[name]
+        for word in words:
+            key, equals, value = word.partition("=")
+            if not equals:
+                raise CaseError(f"{word!r} is not name=value")
+            if key in self.words:
+                raise CaseError(f"{key!r} is given twice")
+            self.words[key] = value
+
+    def case(self) -> Case:
+        tensors = dict(self._tensors())
+        outputs = {o.name: self.words.pop(o.name, "") for o in self.primitive.outputs}
+        attributes = dict(self._attributes())
+        violates = self.words.pop("violates", "")
+        if violates and not re.fullmatch(r"C\d+\.[1-9]\d*", violates):
+            raise CaseError(f"violates={violates}: write it as C3.1, constraint and way")
+        fill = self.words.pop("fill", "normal")
+        if fill not in FILLS:
+            raise CaseError(f"fill={fill}: known are {', '.join(FILLS)}")
+        seed = self._seed()
+        if self.words:
+            unknown = next(iter(self.words))
+            raise CaseError(f"{self.primitive.name} has no tensor or attribute {unknown!r}")
+        arguments = Arguments(tensors, attributes)
+        case = Case(self.primitive, arguments, {}, fill, seed, violates)
+        return replace(case, layouts=dict(self._layouts(case, outputs)))
+
+    def _seed(self) -> int:
+        text = self.words.pop("seed", "0")
+        if not re.fullmatch(r"\d{1,20}", text) or int(text) >= 2**64:
+            raise CaseError(f"seed={text}: not an integer in 0…2^64−1")
+        return int(text)
+
+    def _tensors(self) -> Iterator[tuple[str, TensorType]]:
+        for spec in self.primitive.inputs:
+            text = self.words.pop(spec.name, None)
+            if text is not None:
+                yield spec.name, _parse_tensor(spec.name, text)
+            elif not spec.optional:
+                raise CaseError(
+                    f"the tensor {spec.name} is missing: {spec.name}=dtype[{spec.dims}]"
+                )
+
+    def _attributes(self) -> Iterator[tuple[str, Any]]:
+        for attribute in self.primitive.attributes:
+            text = self.words.pop(attribute.name, None)
+            if text is None and attribute.default is REQUIRED:
+                raise CaseError(f"the attribute {attribute.name} is missing: {attribute.doc}")
+            if text is None:
+                yield attribute.name, attribute.default
+                continue
+            try:
+                yield attribute.name, attribute.kind.parse(text)
+            except ValueError:
+                raise CaseError(
+                    f"{attribute.name}={text}: not {attribute.kind.describes}"
+                ) from None
+
+    def _layouts(self, case: Case, texts: Mapping[str, str]) -> Iterator[tuple[str, Strides]]:
+        try:
+            outputs = case.call.outputs
+        except SpecError as wrong:
+            raise CaseError(str(wrong)) from None
+        for spec, tensor in zip(self.primitive.outputs, outputs, strict=True):
+            text = texts[spec.name]
+            if not text:
+                continue
+            if not text.startswith(":"):
+                raise CaseError(f"{spec.name}={text}: an output has a layout only, such as :nhwc")
+            strides = _parse_layout(spec.name, text[1:], tensor.shape)
+            try:
+                check_output_layout(spec.name, tensor.shape, strides)
+            except LayoutError as wrong:
+                raise CaseError(str(wrong)) from None
+            yield spec.name, strides
+
+
+def _parse_tensor(name: str, text: str) -> TensorType:
+    match = _TENSOR.fullmatch(text)
+    if not match:
+        raise CaseError(f"{name}={text}: not dtype[extents], such as float32[1,3,8,8]")
+    if match["dtype"] not in DTYPES:
+        raise CaseError(
+            f"{name}={text}: no dtype {match['dtype']!r}; known are {', '.join(DTYPES)}"
+        )
+    shape = _integers(name, match["shape"])
+    if match["layout"] is None:
+        return TensorType(match["dtype"], shape)
+    strides = _parse_layout(name, match["layout"], shape)
+    return TensorType(match["dtype"], shape, canonical_strides(shape, strides))
+
+
+def _parse_layout(name: str, text: str, shape: tuple[int, ...]) -> Strides:
+    if text == _CHANNELS_LAST.get(len(shape)):
+        return channels_last_strides(shape)
+    if not (text.startswith("(") and text.endswith(")")):
+        expected = _CHANNELS_LAST.get(len(shape), "channels last")
+        raise CaseError(f"{name}: no layout {text!r}; write {expected} or strides such as (12,4,1)")
+    strides = _integers(name, text[1:-1])
+    if len(strides) != len(shape):
+        raise CaseError(f"{name}: {len(strides)} strides for {len(shape)} dims")
+    return strides
+
+
+def _integers(name: str, text: str) -> tuple[int, ...]:
+    if not text:
+        return ()
+    if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", text):
+        raise CaseError(f"{name}: {text!r} is not a list of integers >= 0")
+    return tuple(map(int, text.split(",")))

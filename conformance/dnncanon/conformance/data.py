@@ -1,0 +1,118 @@
+"""Test data: every element is a function of (seed, tensor, index) alone, on every platform.
+
+Bits come from SplitMix64 in counter mode (Steele, Lea and Flood 2014), and every fill uses operations
+that IEEE 754 rounds correctly, so a seed means the same numbers wherever and whenever it is used.
+A library's random generator promises no such thing (NumPy NEP 19).
+"""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnncanon.spec import DTYPES
+
+Bits = NDArray[np.uint64]
+Values = NDArray[np.float64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A kind of data: which question it asks, what it is meant to find, and how it is made.
+
+    ``make(bits, dtype, reduction_length)`` returns one float64 value for each 64 random bits.
+    """
+
+    layer: str
+    doc: str
+    make: Callable[[Bits, str, int], Values]
+
+
+def values(
+    fill: str, seed: int, tensor: str, count: int, dtype: str, reduction_length: int
+) -> Values:
+    """``count`` values for one tensor of a case, in logical order, not yet rounded to ``dtype``."""
+    return FILLS[fill].make(random_bits(seed, tensor, count), dtype, reduction_length)
+
+
+def random_bits(seed: int, stream: str, count: int) -> Bits:
+    """64 random bits for each index of a named stream."""
+    start = (seed * 0xD1342543DE82EF95 + zlib.crc32(stream.encode()) * 0x2545F4914F6CDD1D) & _MASK
+    with np.errstate(over="ignore"):
+        z: Bits = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN + np.uint64(start)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return z
+
+
+def _uniform(bits: Bits) -> Values:
+    """In [0, 1), from the upper 53 bits."""
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _normal(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """About standard normal: the sum of four 16-bit numbers, centred and scaled by exact steps."""
+    total = bits.view(np.uint16).reshape(-1, 4).astype(np.int64).sum(axis=1)
+    return (total - 2 * 65535).astype(np.float64) * (1.7320508 / 65536)
+
+
+def _integers(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """Small integers, and enough zeros that sums of products stay exact in the output's precision.
+
+    A product of two values from {0, ±1, ±2} is at most 4; with a share s of non-zeros in each operand,
+    s²·4·L bounds the expected sum of magnitudes, kept to a quarter of 2^digits.
+    """
+    share = min(1.0, (2.0 ** DTYPES[dtype].digits / (16.0 * max(1, reduction_length))) ** 0.5)
+    magnitude = ((bits >> np.uint64(8)) & np.uint64(1)).astype(np.float64) + 1.0
+    sign = ((bits >> np.uint64(9)) & np.uint64(1)).astype(np.float64) * 2.0 - 1.0
+    return np.where(_uniform(bits) < share, sign * magnitude, 0.0)
+
+
+def _positive(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    return _uniform(bits) + 0.5
+
+
+def _mixed(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """Magnitudes over twelve binades, signs balanced."""
+    exponent = (bits & np.uint64(7)).astype(np.int64) - 6
+    exponent += ((bits >> np.uint64(3)) & np.uint64(3)).astype(np.int64)
+    sign = ((bits >> np.uint64(5)) & np.uint64(1)).astype(np.float64) * 2.0 - 1.0
+    return np.ldexp((_uniform(bits) + 1.0) * sign, exponent)
+
+
+def _one_large(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """Small positive values, about one among 16 of them 64 times as large."""
+    large = (bits & np.uint64(15)) == 0
+    return (_uniform(bits) + 0.5) * np.where(large, 8.0, 0.125)
+
+
+def _special(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """Normal data with some −0, subnormals, ±Inf and NaN, rare enough to leave finite results."""
+    row = DTYPES[dtype]
+    rare = 4 * max(16, reduction_length)
+    pick = (bits >> np.uint64(20)) % np.uint64(rare)
+    result = _normal(bits, dtype, reduction_length)
+    result = np.where(pick == 0, np.nan, result)
+    result = np.where(pick == 1, np.inf, result)
+    result = np.where(pick == 2, -np.inf, result)
+    common = (bits >> np.uint64(4)) & np.uint64(15)
+    result = np.where((pick > 2) & (common == 0), -0.0, result)
+    return np.where((pick > 2) & (common == 1), 3 * row.smallest_subnormal, result)
+
+
+FILLS = {
+    "normal": Fill("bounded", "about standard normal: the everyday case", _normal),
+    "integers": Fill(
+        "exact", "small integers whose sums are exact in any order: index errors", _integers
+    ),
+    "positive": Fill("bounded", "in [0.5, 1.5): absorption, truncation, sign bias", _positive),
+    "mixed": Fill("bounded", "many magnitudes: narrow accumulators, cancellation", _mixed),
+    "one_large": Fill("bounded", "one large among many small: lost small terms", _one_large),
+    "special": Fill("special", "NaN, ±Inf, −0 and subnormals among normal data", _special),
+}

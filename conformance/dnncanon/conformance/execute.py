@@ -1,0 +1,251 @@
+"""One case, start to end, in this process: data, guards, the backend's call, the verdict."""
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnncanon.conformance import data
+from dnncanon.conformance.backends import Backend
+from dnncanon.conformance.bounds import expectations
+from dnncanon.conformance.buffers import MARGIN, Guarded
+from dnncanon.conformance.case import Case
+from dnncanon.conformance.verdict import judge
+from dnncanon.reports import CaseResult, Verdict
+from dnncanon.spec import DTYPES, SpecError, TensorType, dtype_name
+
+_TRACEBACK_LINES = 12
+
+
+def execute(backend: Backend, case: Case) -> CaseResult:
+    """Run a case on a backend and judge it. Never raises for what the backend does."""
+    started = time.perf_counter()
+    blank = blank_result(case, backend.name, backend.numerics(case.primitive.name, case.dtype))
+    function = backend.function(case.primitive.name)
+    if function is None:
+        result = replace(blank, message=f"{backend.name} has no {case.primitive.name}")
+    elif case.violates:
+        result = _must_error(backend, function, case, blank)
+    else:
+        result = _Execution(backend, function, case, blank).result()
+    return replace(result, seconds_total=time.perf_counter() - started)
+
+
+def blank_result(case: Case, backend: str, numerics: str) -> CaseResult:
+    """The record of a case of which nothing is known yet."""
+    return CaseResult(
+        case=str(case),
+        backend=backend,
+        primitive=case.primitive.name,
+        dtype=case.dtype,
+        layer=case.layer,
+        numerics=numerics,
+        verdict=Verdict.UNSUPPORTED,
+        max_error=None,
+        bias=None,
+        max_ulp=None,
+        shrunk_from=None,
+    )
+
+
+def inputs(case: Case) -> dict[str, Guarded]:
+    """The inputs of a case in their guarded buffers."""
+    length = case.primitive.reduction_length(case.call.problem)
+    return {
+        name: Guarded.holding(
+            name,
+            tensor,
+            data.values(case.fill, case.seed, name, tensor.size, tensor.dtype, length).reshape(
+                tensor.shape
+            ),
+        )
+        for name, tensor in case.arguments.tensors.items()
+    }
+
+
+class _Execution:
+    """One call of one backend function, between guards."""
+
+    def __init__(
+        self, backend: Backend, function: Callable[..., Any], case: Case, blank: CaseResult
+    ) -> None:
+        self.backend = backend
+        self.function = function
+        self.case = case
+        self.blank = blank
+        self.call = case.call
+        self.inputs = inputs(case)
+        self.outputs = [
+            Guarded.poisoned(spec.name, replace(tensor, strides=case.layouts.get(spec.name)))
+            for spec, tensor in zip(case.primitive.outputs, self.call.outputs, strict=True)
+        ]
+        self.seconds = 0.0
+
+    def result(self) -> CaseResult:
+        try:
+            returned, complaint = self._compute()
+        except NotImplementedError as unsupported:
+            return replace(self.blank, message=str(unsupported) or "not implemented")
+        except Exception:
+            return replace(self.blank, verdict=Verdict.ERROR, message=_failure())
+        counters = {"flops": float(self.call.flops), "least_bytes": float(self.call.least_bytes)}
+        timed = replace(self.blank, seconds=self.seconds, counters=counters)
+        if complaint:
+            return replace(timed, verdict=Verdict.FAILED, message=complaint)
+        return self._judged(timed, returned)
+
+    def _judged(self, timed: CaseResult, returned: list[NDArray[Any]]) -> CaseResult:
+        tensors = {name: guarded.view() for name, guarded in self.inputs.items()}
+        expected = expectations(self.call, tensors, timed.numerics)
+        names = [output.name for output in self.outputs]
+        judgement = judge(names, returned, expected, list(tensors.values()))
+        return replace(
+            timed,
+            verdict=judgement.verdict,
+            message=judgement.message,
+            max_error=judgement.max_error,
+            bias=judgement.bias,
+            max_ulp=judgement.max_ulp,
+            ulp_histogram=judgement.ulp_histogram,
+            elements=judgement.elements,
+        )
+
+    def _compute(self) -> tuple[list[NDArray[Any]], str]:
+        """The outputs on the host, and what is wrong with them apart from their values."""
+        sent = {name: _Sent(self.backend, guarded) for name, guarded in self.inputs.items()}
+        out = (
+            [_Sent(self.backend, guarded) for guarded in self.outputs] if self._gives_out() else []
+        )
+        tensors = [
+            sent[spec.name].tensor if spec.name in sent else None
+            for spec in self.case.primitive.inputs
+        ]
+        while tensors and tensors[-1] is None:
+            tensors.pop()
+        keywords = dict(self._keywords())
+        if out:
+            keywords["out"] = out[0].tensor if len(out) == 1 else tuple(o.tensor for o in out)
+        returned = self._timed_call(tensors, keywords)
+        complaint = next(filter(None, (s.damage(written=False) for s in sent.values())), "")
+        complaint = complaint or next(filter(None, (s.damage(written=True) for s in out)), "")
+        results = (
+            [o.received() for o in out] if out else [self.backend.to_host(r) for r in returned]
+        )
+        return results, complaint or self._wrong_types(results)
+
+    def _gives_out(self) -> bool:
+        return self.backend.accepts_out and self.backend.as_strided is not None
+
+    def _keywords(self) -> Iterator[tuple[str, Any]]:
+        """The attributes; those at their defaults are left for the backend to fill in."""
+        for attribute in self.case.primitive.attributes:
+            value = self.case.arguments.attributes[attribute.name]
+            if value is not attribute.default:
+                yield attribute.name, value
+
+    def _timed_call(self, tensors: list[Any], keywords: dict[str, Any]) -> tuple[Any, ...]:
+        self.backend.synchronize()
+        started = time.perf_counter()
+        returned = self.function(*tensors, **keywords)
+        self.backend.synchronize()
+        self.seconds = time.perf_counter() - started
+        return returned if isinstance(returned, tuple) else (returned,)
+
+    def _wrong_types(self, results: list[NDArray[Any]]) -> str:
+        if len(results) != len(self.outputs):
+            return f"{len(results)} outputs were returned, not {len(self.outputs)}"
+        for guarded, array in zip(self.outputs, results, strict=True):
+            if not isinstance(array, np.ndarray):
+                return f"{guarded.name} is {type(array).__name__} on the host, not a NumPy array"
+            got, expected = (
+                (dtype_name(array.dtype), array.shape),
+                (
+                    guarded.type.dtype,
+                    guarded.type.shape,
+                ),
+            )
+            if got != expected:
+                return f"{guarded.name} is {got[0]}{list(got[1])}, not {expected[0]}{list(expected[1])}"
+            if any(np.shares_memory(array, i.buffer) for i in self.inputs.values() if array.size):
+                return f"{guarded.name} shares memory with an input"
+        return ""
+
+
+class _Sent:
+    """A guarded tensor as handed to the backend, and as it comes back."""
+
+    def __init__(self, backend: Backend, guarded: Guarded) -> None:
+        self.backend = backend
+        self.guarded = guarded
+        if backend.as_strided is None:
+            # Without views on the device only the tensor itself travels, dense or not.
+            self.buffer = None
+            self.tensor = backend.to_device(guarded.view())
+            return
+        # A copy: what the backend does to it is told from the original.
+        self.buffer = backend.to_device(guarded.buffer.copy())
+        self.tensor = backend.as_strided(
+            self.buffer, guarded.type.shape, guarded.type.element_strides, MARGIN
+        )
+
+    def damage(self, *, written: bool) -> str | None:
+        """What changed around the tensor, or in it if it was not to be written."""
+        if self.buffer is not None:
+            return self.guarded.damage(self.backend.to_host(self.buffer), written=written)
+        before, after = self.guarded.view(), np.asarray(self.backend.to_host(self.tensor))
+        changed = before.tobytes() != after.tobytes()
+        return f"{self.guarded.name}: an input was written" if changed else None
+
+    def received(self) -> NDArray[Any]:
+        """The output, on the host."""
+        host = np.asarray(self.backend.to_host(self.buffer))
+        return replace(self.guarded, buffer=host).view()
+
+
+def _must_error(
+    backend: Backend, function: Callable[..., Any], case: Case, blank: CaseResult
+) -> CaseResult:
+    """Call with arguments that break one constraint: only the spec's error naming it will do."""
+    label, arguments = case.violation()
+    tensors = {name: _zeros(tensor) for name, tensor in arguments.tensors.items()}
+    ordered = [tensors.get(spec.name) for spec in case.primitive.inputs]
+    sent = [None if tensor is None else backend.to_device(tensor) for tensor in ordered]
+    try:
+        function(*sent, **arguments.attributes)
+    except SpecError as error:
+        if error.constraint == label:
+            return replace(blank, verdict=Verdict.PASSED)
+        message = (
+            f"broke {label}, but the error names {error.constraint or 'no constraint'}: {error}"
+        )
+    except Exception:
+        message = f"broke {label}, but the error is not the spec's: {_failure()}"
+    else:
+        message = f"broke {label}, and no error was raised"
+    return replace(blank, verdict=Verdict.FAILED, message=message)
+
+
+def _zeros(tensor: TensorType) -> NDArray[Any]:
+    row = DTYPES.get(tensor.dtype)
+    return np.zeros(tensor.shape, row.numpy if row else tensor.dtype)
+
+
+def _failure() -> str:
+    """The exception being handled: what it says, and the last lines of where it came from."""
+    lines = traceback.format_exc().rstrip().splitlines()
+    return "\n".join([lines[-1], *lines[-_TRACEBACK_LINES:-1]])
+
+
+def figures(result: CaseResult) -> Mapping[str, Any]:
+    """What a result measured, for people: error, bias, ULPs, seconds."""
+    return {
+        "max error / bound": result.max_error,
+        "bias (standard deviations)": result.bias,
+        "max error (ULP)": result.max_ulp,
+        "elements": result.elements,
+        "seconds": result.seconds,
+    }

@@ -1,0 +1,134 @@
+"""PyTorch as a backend: its CPU kernels, or cuDNN's when CUDA is there."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dnncanon import spec
+from dnncanon.spec import Call, Unsupported
+
+_BITS = torch.uint16  # torch shares no bfloat16 memory with NumPy; the bits travel as integers
+
+
+# What torch's CPU kernels do, found by running the suite: float16 gradients are summed in float16
+# (col2im, and partial sums over the batch), and AVX-512's bfloat16 products flush subnormals.
+_CPU_NUMERICS = {
+    "conv_forward": {"bfloat16": "ftz"},
+    "conv_backward_data": {"float16": "fp16_accumulate", "bfloat16": "ftz"},
+    "conv_backward_filter": {"float16": "fp16_accumulate", "bfloat16": "ftz"},
+}
+
+
+class TorchBackend:
+    """torch.nn.functional behind the primitives' own signatures.
+
+    Padding is explicit (torch's is symmetric), and ``mode="convolution"`` flips the filter.
+    """
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.set_num_threads(1)  # the suite runs its own workers side by side
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+    # --- Arrays ---
+
+    def to_device(self, array: NDArray[Any]) -> torch.Tensor:
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16).to(self.device)
+        return torch.from_numpy(array).to(self.device)
+
+    def to_host(self, tensor: torch.Tensor) -> NDArray[Any]:
+        tensor = tensor.detach().cpu()
+        if tensor.dtype is torch.bfloat16:
+            bits: NDArray[Any] = tensor.contiguous().view(_BITS).numpy()
+            return bits.view(spec.DTYPES["bfloat16"].numpy)
+        result: NDArray[Any] = tensor.numpy()
+        return result
+
+    def as_strided(
+        self, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+    ) -> torch.Tensor:
+        return tensor.as_strided(shape, strides, offset)
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def describe(self) -> dict[str, Any]:
+        cuda = self.device.type == "cuda"
+        device = torch.cuda.get_device_name() if cuda else "CPU"
+        versions = {"torch": torch.__version__}
+        if cuda:
+            versions["cudnn"] = str(torch.backends.cudnn.version())
+        return {"device": device, "versions": versions, "numerics": {} if cuda else _CPU_NUMERICS}
+
+    # --- Primitives ---
+
+    def conv_forward(self, x: torch.Tensor, w: torch.Tensor, **attributes: Any) -> torch.Tensor:
+        p = spec.conv_forward.bind(x, w, **attributes).problem
+        return _convolve(_padded(x, p), _taps(w, p), p)
+
+    def conv_backward_data(
+        self, dy: torch.Tensor, w: torch.Tensor, **attributes: Any
+    ) -> torch.Tensor:
+        p = spec.conv_backward_data.bind(dy, w, **attributes).problem
+        padded = _padded(dy.new_zeros(p.x_shape), p).requires_grad_()
+        (gradient,) = torch.autograd.grad(_convolve(padded, _taps(w, p), p), padded, dy)
+        inside = (slice(pre, pre + i) for i, (pre, _) in zip(p.input_size, p.padding, strict=True))
+        return gradient[(..., *inside)]
+
+    def conv_backward_filter(
+        self, x: torch.Tensor, dy: torch.Tensor, **attributes: Any
+    ) -> torch.Tensor:
+        p = spec.conv_backward_filter.bind(x, dy, **attributes).problem
+        w = x.new_zeros(p.w_shape).requires_grad_()
+        (gradient,) = torch.autograd.grad(_convolve(_padded(x, p), w, p), w, dy)
+        return _taps(gradient, p)
+
+    def conv_backward_bias(self, dy: torch.Tensor) -> torch.Tensor:
+        spec.conv_backward_bias.bind(dy)
+        return dy.sum(dim=(0, *range(2, dy.dim())))
+
+    def conv_bias_activation_forward(
+        self,
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor,
+        z: torch.Tensor | None = None,
+        **attributes: Any,
+    ) -> torch.Tensor:
+        call: Call[Any] = spec.conv_bias_activation_forward.bind(x, w, bias, z, **attributes)
+        p = call.problem
+        if x.dtype in (torch.float16, torch.bfloat16):
+            raise Unsupported("torch rounds between the convolution and its epilogue")
+        y = p.alpha1 * _convolve(_padded(x, p.conv), _taps(w, p.conv), p.conv)
+        if z is not None and p.alpha2 != 0:
+            y = y + p.alpha2 * z
+        y = y + bias.reshape(-1, *(1,) * p.conv.spatial_dims)
+        return torch.relu(y) if p.activation == "relu" else y
+
+
+def _padded(x: torch.Tensor, p: spec.conv.ConvProblem) -> torch.Tensor:
+    reversed_pairs = [size for pair in reversed(p.padding) for size in pair]
+    return torch.nn.functional.pad(x, reversed_pairs)
+
+
+def _taps(w: torch.Tensor, p: spec.conv.ConvProblem) -> torch.Tensor:
+    spatial = tuple(range(2, w.dim()))
+    return w.flip(spatial) if p.mode == "convolution" else w
+
+
+def _convolve(x: torch.Tensor, w: torch.Tensor, p: spec.conv.ConvProblem) -> torch.Tensor:
+    if 0 in (p.in_channels, p.out_channels):
+        raise Unsupported("torch has no convolution without channels")
+    functional = torch.nn.functional
+    convolution = (functional.conv1d, functional.conv2d, functional.conv3d)[p.spatial_dims - 1]
+    return convolution(x, w, stride=p.stride, dilation=p.dilation, groups=p.groups)
+
+
+backend = TorchBackend
