@@ -58,11 +58,8 @@ class Case:
 
     def __post_init__(self) -> None:
         # Equal calls compare equal and print equal: stride (1, 1) is the default, 1.
-        attributes = {
-            a.name: a.default if _is_default(value, a) else value
-            for a in self.primitive.attributes
-            for value in (self.arguments.attributes[a.name],)
-        }
+        values = self.arguments.attributes
+        attributes = {a.name: _canonical(values[a.name], a) for a in self.primitive.attributes}
         object.__setattr__(self, "arguments", replace(self.arguments, attributes=attributes))
 
     @classmethod
@@ -134,11 +131,15 @@ def canonical_strides(shape: tuple[int, ...], strides: Strides | None) -> Stride
     return None if strides is None or strides == dense_strides(shape) else strides
 
 
-def _is_default(value: Any, attribute: Attribute) -> bool:
-    if attribute.default is REQUIRED or attribute.default is None or value is None:
-        return value is attribute.default
-    entries = attribute.kind.format(value).split(",")
-    return set(entries) == {attribute.kind.format(attribute.default)}
+def _canonical(value: Any, attribute: Attribute) -> Any:
+    """The default itself where ``value`` means it, otherwise the value that its text reads as."""
+    if value is None or value is attribute.default:
+        return value
+    text = attribute.kind.format(value)
+    if attribute.default is not REQUIRED and attribute.default is not None:
+        if set(text.split(",")) == {attribute.kind.format(attribute.default)}:
+            return attribute.default
+    return attribute.kind.parse(text)
 
 
 def _format_layout(shape: tuple[int, ...], strides: Strides | None) -> str:

@@ -53,7 +53,8 @@ def random_bits(seed: int, stream: str, count: int) -> Bits:
 
 def _uniform(bits: Bits) -> Values:
     """In [0, 1), from the upper 53 bits."""
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    fractions: Values = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return fractions
 
 
 def _normal(bits: Bits, dtype: str, reduction_length: int) -> Values:
