@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
+
 from dnncanon import spec
 from dnncanon.conformance.workloads import WORKLOADS, Layer, arguments
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from dnncanon import spec
 from dnncanon.spec import book
 

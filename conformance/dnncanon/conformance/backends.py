@@ -9,7 +9,9 @@ A backend is any object with some of the primitives as functions. Everything els
                    the device lie between guarded margins and in any layout
 ``accepts_out``    True when its functions take ``out=``; then outputs are guarded too
 ``synchronize``    waits until the device has finished
-``describe``       device, versions and numerics classes, as a dict
+``describe``       a dict: ``device`` (text), ``gpu`` (bool), ``versions`` {name: version}, ``numerics``
+                   {primitive: {dtype: class}}, ``declines`` {primitive: {dtype: {layer: reason}}},
+                   ``errors`` "dnncanon" if illegal arguments raise the spec's errors
 
 It needs to import nothing of dnncanon. What it lacks, or answers with NotImplementedError, is
 UNSUPPORTED.
@@ -103,6 +105,11 @@ class Backend:
         """The numerics class it claims; ``ieee`` unless it says otherwise."""
         classes = self.description.get("numerics", {})
         return str(classes.get(primitive, {}).get(dtype, "ieee"))
+
+    def declines(self, primitive: str, dtype: str, layer: str) -> str:
+        """Why it declines a layer of cases, such as special values; empty if it does not."""
+        layers = self.description.get("declines", {}).get(primitive, {}).get(dtype, {})
+        return str(layers.get(layer, ""))
 
     @property
     def raises_spec_errors(self) -> bool:

@@ -24,12 +24,14 @@ class Expected:
 
     ``bound`` = SIGMAS·σ + the output's own rounding, half a unit in the last place at most; where the
     computation is exact both are 0 and the output must be equal. ``deviation`` is the standard
-    deviation of the whole error, the last rounding included.
+    deviation of the whole error, the last rounding included. ``may_be_nan`` marks infinite results that
+    a flushed operand turns into NaN: Inf·0.
     """
 
     value: Floats
     bound: Floats
     deviation: Floats
+    may_be_nan: NDArray[np.bool_]
     dtype: DType
 
 
@@ -87,7 +89,9 @@ def _expected(
         tiny = np.abs(settled.value) < dtype.smallest_normal
         last = np.where(tiny & (settled.value != 0.0), dtype.smallest_normal, last)
     bound = SIGMAS * sigma + last
-    return Expected(settled.value, bound, np.sqrt(settled.variance + np.square(last) / 3.0), dtype)
+    deviation = np.sqrt(settled.variance + np.square(last) / 3.0)
+    may_be_nan = np.isinf(settled.value) & numerics.flushes_subnormals
+    return Expected(settled.value, bound, deviation, may_be_nan, dtype)
 
 
 def half_spacing(value: Floats, dtype: DType) -> Floats:

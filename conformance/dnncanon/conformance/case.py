@@ -136,9 +136,9 @@ def _canonical(value: Any, attribute: Attribute) -> Any:
     if value is None or value is attribute.default:
         return value
     text = attribute.kind.format(value)
-    if attribute.default is not REQUIRED and attribute.default is not None:
-        if set(text.split(",")) == {attribute.kind.format(attribute.default)}:
-            return attribute.default
+    has_default = attribute.default is not REQUIRED and attribute.default is not None
+    if has_default and set(text.split(",")) == {attribute.kind.format(attribute.default)}:
+        return attribute.default
     return attribute.kind.parse(text)
 
 

@@ -43,8 +43,9 @@ def values(
 def random_bits(seed: int, stream: str, count: int) -> Bits:
     """64 random bits for each index of a named stream."""
     start = (seed * 0xD1342543DE82EF95 + zlib.crc32(stream.encode()) * 0x2545F4914F6CDD1D) & _MASK
+    z: Bits
     with np.errstate(over="ignore"):
-        z: Bits = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN + np.uint64(start)
+        z = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN + np.uint64(start)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
@@ -59,8 +60,9 @@ def _uniform(bits: Bits) -> Values:
 
 def _normal(bits: Bits, dtype: str, reduction_length: int) -> Values:
     """About standard normal: the sum of four 16-bit numbers, centred and scaled by exact steps."""
-    total = bits.view(np.uint16).reshape(-1, 4).astype(np.int64).sum(axis=1)
-    return (total - 2 * 65535).astype(np.float64) * (1.7320508 / 65536)
+    total = bits.view(np.uint16).reshape(-1, 4).astype(np.float64).sum(axis=1)
+    centred: Values = (total - 2 * 65535) * (1.7320508 / 65536)
+    return centred
 
 
 def _integers(bits: Bits, dtype: str, reduction_length: int) -> Values:

@@ -16,7 +16,7 @@ from dnncanon.conformance.buffers import MARGIN, Guarded
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.verdict import judge
 from dnncanon.reports import CaseResult, Verdict
-from dnncanon.spec import DTYPES, SpecError, TensorType, dtype_name
+from dnncanon.spec import DTYPES, SpecError, TensorSpec, TensorType, dtype_name
 
 _TRACEBACK_LINES = 12
 
@@ -28,6 +28,8 @@ def execute(backend: Backend, case: Case) -> CaseResult:
     function = backend.function(case.primitive.name)
     if function is None:
         result = replace(blank, message=f"{backend.name} has no {case.primitive.name}")
+    elif declined := backend.declines(case.primitive.name, case.dtype, case.layer):
+        result = replace(blank, message=f"{backend.name} declines {case.layer} values: {declined}")
     elif case.violates:
         result = _must_error(backend, function, case, blank)
     else:
@@ -55,16 +57,19 @@ def blank_result(case: Case, backend: str, numerics: str) -> CaseResult:
 def inputs(case: Case) -> dict[str, Guarded]:
     """The inputs of a case in their guarded buffers."""
     length = case.primitive.reduction_length(case.call.problem)
+    tensors = case.arguments.tensors
     return {
-        name: Guarded.holding(
-            name,
-            tensor,
-            data.values(case.fill, case.seed, name, tensor.size, tensor.dtype, length).reshape(
-                tensor.shape
-            ),
-        )
-        for name, tensor in case.arguments.tensors.items()
+        spec.name: Guarded.holding(spec.name, tensors[spec.name], _data(case, spec, length))
+        for spec in case.primitive.inputs
+        if spec.name in tensors
     }
+
+
+def _data(case: Case, spec: TensorSpec, reduction_length: int) -> NDArray[np.float64]:
+    tensor = case.arguments.tensors[spec.name]
+    fill = "normal" if case.layer == "special" and not spec.special_values else case.fill
+    flat = data.values(fill, case.seed, spec.name, tensor.size, tensor.dtype, reduction_length)
+    return flat.reshape(tensor.shape)
 
 
 class _Execution:

@@ -13,11 +13,19 @@ _BITS = torch.uint16  # torch shares no bfloat16 memory with NumPy; the bits tra
 
 
 # What torch's CPU kernels do, found by running the suite: float16 gradients are summed in float16
-# (col2im, and partial sums over the batch), and AVX-512's bfloat16 products flush subnormals.
-_CPU_NUMERICS = {
-    "conv_forward": {"bfloat16": "ftz"},
-    "conv_backward_data": {"float16": "fp16_accumulate", "bfloat16": "ftz"},
-    "conv_backward_filter": {"float16": "fp16_accumulate", "bfloat16": "ftz"},
+# (col2im, and partial sums over the batch), and AVX-512's bfloat16 products flush subnormals and are
+# taken in pairs, so that a NaN meets the zero that fills up an odd pair.
+_PAIRS = "its bfloat16 products come in pairs, which carry NaN and Inf into neighbouring windows"
+_CPU_CLAIMS: dict[str, Any] = {
+    "numerics": {
+        "conv_forward": {"bfloat16": "ftz"},
+        "conv_backward_data": {"float16": "fp16_accumulate", "bfloat16": "ftz"},
+        "conv_backward_filter": {"float16": "fp16_accumulate", "bfloat16": "ftz"},
+    },
+    "declines": {
+        name: {"bfloat16": {"special": _PAIRS}}
+        for name in ("conv_forward", "conv_backward_data", "conv_backward_filter")
+    },
 }
 
 
@@ -65,7 +73,8 @@ class TorchBackend:
         versions = {"torch": torch.__version__}
         if cuda:
             versions["cudnn"] = str(torch.backends.cudnn.version())
-        return {"device": device, "versions": versions, "numerics": {} if cuda else _CPU_NUMERICS}
+        claims = {} if cuda else _CPU_CLAIMS
+        return {"device": device, "gpu": cuda, "versions": versions, **claims}
 
     # --- Primitives ---
 

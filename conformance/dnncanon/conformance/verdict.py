@@ -124,6 +124,7 @@ def _ratio(got: Floats, error: Floats, expected: Expected) -> Floats:
     ratio = np.where(np.isnan(ratio), np.inf, ratio)
     ratio = np.where(np.isnan(value), np.where(np.isnan(got), 0.0, np.inf), ratio)
     ratio = np.where(np.isinf(value), np.where(got == value, 0.0, np.inf), ratio)
+    ratio = np.where(expected.may_be_nan & np.isnan(got), 0.0, ratio)
     # What rounds beyond the largest number becomes infinite; within the bound of that, it may.
     overflow = expected.dtype.max + half_spacing(np.asarray(expected.dtype.max), expected.dtype)
     may_overflow = np.isfinite(value) & (np.abs(value) + bound >= overflow)

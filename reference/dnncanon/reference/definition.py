@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnncanon.reference.rounding import rounded
-from dnncanon.spec import REQUIRED, Arguments, Call, Primitive
+from dnncanon.spec import REQUIRED, Arguments, Call, MissingTensorError, Primitive
 
 # Deliberately loose: a definition also runs on duck arrays, which no type of NumPy's describes.
 Array: TypeAlias = Any
@@ -36,7 +36,7 @@ class Definition:
 
     def __call__(self, *tensors: Array, **attributes: Any) -> NDArray[Any]:
         call = self.primitive.bind(*tensors, **attributes)
-        arrays = [None if t is None else np.asarray(t).astype(np.float64) for t in tensors]
+        arrays = [None if t is None else _as_float64(t) for t in tensors]
         with np.errstate(invalid="ignore", over="ignore"):
             return rounded(self.definition(call.problem, *arrays), call.outputs[0].dtype)
 
@@ -48,6 +48,16 @@ class Definition:
 
     def __repr__(self) -> str:
         return f"<dnncanon.reference.{self.__name__}>"
+
+
+def _as_float64(tensor: Array) -> NDArray[np.float64]:
+    try:
+        return np.asarray(tensor).astype(np.float64)
+    except Exception as wrong:  # arrays on another device, or of a dtype that NumPy cannot see
+        kind = type(tensor).__name__
+        raise MissingTensorError(
+            f"NumPy cannot read a {kind} ({wrong}); pass NumPy arrays"
+        ) from wrong
 
 
 def defines(primitive: Primitive[Any]) -> Callable[[Callable[..., Array]], Definition]:

@@ -179,6 +179,7 @@ class Summary:
     counts: Mapping[str, int] = field(hash=False)
     """Cases by verdict; they add up to `cases`."""
     cases_per_second: float
+    """Cases run (neither UNSUPPORTED nor SKIPPED) in a second of wall-clock time."""
     finished: bool
     """False: stopped on purpose before all of its cases had run."""
 
@@ -243,7 +244,7 @@ class Tally:
             case.backend, case.shrunk_from, case.verdict
         )
 
-    def counts(self) -> dict[Verdict, int]:
+    def counts(self) -> dict[str, int]:
         """Cases by verdict, all verdicts present, in the order of `Verdict`."""
         total = Counter(self._drawn)
         for (backend, parent, verdict), number in self._shrunk.items():
@@ -287,7 +288,7 @@ class ResultsWriter:
         self.close()
 
     @property
-    def counts(self) -> dict[Verdict, int]:
+    def counts(self) -> dict[str, int]:
         """Cases written so far, by verdict; shrunk cases explain drawn ones and are not counted."""
         return self._tally.counts()
 
@@ -304,11 +305,12 @@ class ResultsWriter:
             raise ValueError(f"{self.path}: a second summary")
         counts = self._tally.counts()
         cases = sum(counts.values())
+        run = cases - sum(counts[verdict] for verdict in NOT_RUN)
         summary = Summary(
             seconds=float(seconds),
             cases=cases,
             counts={str(verdict): number for verdict, number in counts.items()},
-            cases_per_second=cases / seconds if seconds > 0 else 0.0,
+            cases_per_second=run / seconds if seconds > 0 else 0.0,
             finished=finished,
         )
         self._write_line("summary", _field_values(summary))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from dnncanon.reports.records import (
@@ -33,7 +34,7 @@ NONE_TESTED = "none tested"
 # --- counts ---------------------------------------------------------------------------------------
 
 
-def count_verdicts(cases: Iterable[CaseResult]) -> dict[Verdict, int]:
+def count_verdicts(cases: Iterable[CaseResult]) -> dict[str, int]:
     """Cases by verdict, every verdict present, shrunk cases not counted a second time."""
     return Tally(cases).counts()
 
@@ -94,22 +95,57 @@ def conforming_share(counts: Mapping[str, int]) -> str:
     return percentage(passed_count(counts), run_count(counts))
 
 
+class Standing(StrEnum):
+    """What a run as a whole amounts to; more than its exit code, which knows the counts only."""
+
+    CONFORMS = "conforms"
+    FAILS = "fails"
+    UNTESTED = "untested"
+    INCOMPLETE = "incomplete"
+    """Nothing failed, but the run did not come to its end."""
+
+
+def standing(results: Results) -> Standing:
+    """What the run amounts to."""
+    code = exit_code(count_verdicts(results.cases))
+    if code == EXIT_DOES_NOT_CONFORM:
+        return Standing.FAILS
+    if not results.complete:
+        return Standing.INCOMPLETE
+    return Standing.CONFORMS if code == EXIT_CONFORMS else Standing.UNTESTED
+
+
 def conclusion(results: Results) -> str:
     """One sentence that says what the run found."""
     counts = count_verdicts(results.cases)
     run, failing, mistrusted = run_count(counts), failing_count(counts), counts[Verdict.MISTRUSTED]
-    backends = ", ".join(sorted({case.backend for case in results.cases}))
-    name = backends or results.environment.backend
-    vacuous = f"; {_cases(mistrusted)} compared nothing of weight" if mistrusted else ""
+    vacuous = f"; {_vacuous(mistrusted)}" if mistrusted else ""
     if failing:
-        verb = "does" if failing == 1 else "do"
-        return f"{name} does not conform: {failing:,} of {_cases(run)} run {verb} not{vacuous}."
+        names = sorted({case.backend for case in results.cases if case.failing})
+        who = f"{_and(names)} {'does' if len(names) == 1 else 'do'} not conform"
+        return f"{who}: {failing:,} of {_cases(run)} run {_does(failing)} not{vacuous}."
     if not tested(counts):
-        return f"Nothing was tested: no case of {name} was run and compared{vacuous}."
+        return f"Nothing was tested: no case was run and compared{vacuous}."
+    names = sorted({case.backend for case in results.cases if case.verdict is Verdict.PASSED})
+    who = f"{_and(names)} {'conforms' if len(names) == 1 else 'conform'}"
     if mistrusted:
-        return f"{name} conforms in {passed_count(counts):,} of {_cases(run)} run{vacuous}."
+        return f"{who} in {passed_count(counts):,} of {_cases(run)} run{vacuous}."
     every = "the one case" if run == 1 else f"all {_cases(run)}"
-    return f"{name} conforms in {every} run."
+    return f"{who} in {every} run."
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _does(number: int) -> str:
+    return "does" if number == 1 else "do"
+
+
+def _vacuous(number: int) -> str:
+    if number == 1:
+        return "1 was mistrusted, its comparison proves nothing"
+    return f"{number:,} were mistrusted, their comparisons prove nothing"
 
 
 def _cases(number: int) -> str:
@@ -132,7 +168,7 @@ class Cell:
     """All counted cases of one backend, primitive and dtype."""
 
     key: CellKey
-    counts: Mapping[Verdict, int] = field(hash=False)
+    counts: Mapping[str, int] = field(hash=False)
     numerics: tuple[str, ...]
     """The numerics classes claimed in the cell."""
     worst: CaseResult | None
@@ -275,33 +311,48 @@ class Failure:
     """A counted case that does not conform, with the smallest case known to show it."""
 
     case: CaseResult
-    shrunk: CaseResult | None
+    shrunk: CaseResult | None = None
+    alike: tuple[CaseResult, ...] = ()
+    """Other counted cases that shrank to the same smallest case: most likely the same defect."""
 
     @property
     def smallest(self) -> CaseResult:
         """The shrunk case if there is one, else the case as it was drawn."""
         return self.shrunk or self.case
 
+    @property
+    def number(self) -> int:
+        """Counted cases that this stands for."""
+        return 1 + len(self.alike)
+
 
 def failures(cases: Iterable[CaseResult]) -> list[Failure]:
-    """All failures, each with its shrunk case.
+    """All failures; those that shrank to the same case are one, and their numbers add up to all.
 
     Those that were shrunk come first, then cells take turns, so that the first few show every cell
     that fails and not one of them many times.
     """
     cases = list(cases)
-    shrunk: dict[tuple[str, str | None], CaseResult] = {}
-    for case in cases:
-        if case.origin == "shrunk" and case.failing:
-            shrunk[case.backend, case.shrunk_from] = case
-    found = [
-        Failure(case, None if case.origin == "shrunk" else shrunk.get((case.backend, case.case)))
-        for case in counted_cases(cases)
-        if case.failing
+    shrunk = {
+        (case.backend, case.shrunk_from): case
+        for case in cases
+        if case.origin == "shrunk" and case.failing
+    }
+    groups: dict[tuple[str, str], list[tuple[CaseResult, CaseResult | None]]] = {}
+    alone: list[Failure] = []
+    for case in counted_cases(cases):
+        if not case.failing:
+            continue
+        small = None if case.origin == "shrunk" else shrunk.get((case.backend, case.case))
+        if small is None:
+            alone.append(Failure(case))
+        else:
+            groups.setdefault((small.backend, small.case), []).append((case, small))
+    explained = [
+        Failure(group[0][0], group[0][1], tuple(case for case, _ in group[1:]))
+        for group in groups.values()
     ]
-    explained = [failure for failure in found if failure.shrunk]
-    others = [failure for failure in found if not failure.shrunk]
-    return _in_turns(explained) + _in_turns(others)
+    return _in_turns(explained) + _in_turns(alone)
 
 
 def _in_turns(found: Sequence[Failure]) -> list[Failure]:
@@ -317,7 +368,7 @@ def _in_turns(found: Sequence[Failure]) -> list[Failure]:
 
 def group_counts(
     cases: Iterable[CaseResult], key: Callable[[CaseResult], str]
-) -> dict[str, dict[Verdict, int]]:
+) -> dict[str, dict[str, int]]:
     """Counts by verdict for each value of `key`, in alphabetical order."""
     groups: dict[str, list[CaseResult]] = {}
     for case in counted_cases(cases):
@@ -326,5 +377,5 @@ def group_counts(
 
 
 def cases_per_second(results: Results) -> float | None:
-    """Cases in a second of wall-clock time; None where the run has no summary."""
+    """Cases run in a second of wall-clock time; None where the run has no summary."""
     return None if results.summary is None else results.summary.cases_per_second

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-import numpy as np
-
 Pair = tuple[int, int]
 
 
@@ -63,8 +61,9 @@ def as_real(value: object) -> float:
 
 def _is_scalar(value: object) -> bool:
     """Whether ``value`` may be a number: no text, no truth value, no array with dims."""
-    no_number = (str, bytes, bytearray, bool, np.bool_)
-    return not isinstance(value, no_number) and getattr(value, "ndim", 0) == 0
+    truth_value = isinstance(value, bool) or "bool" in str(getattr(value, "dtype", ""))
+    text = isinstance(value, (str, bytes, bytearray))
+    return not (truth_value or text) and getattr(value, "ndim", 0) == 0
 
 
 def per_dim(value: object, dims: int) -> tuple[int, ...]:

@@ -21,12 +21,16 @@ REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "required"})()
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor parameter: name, symbolic dims such as ``N C *I`` (* stands for several), meaning."""
+    """A tensor parameter: name, symbolic dims such as ``N C *I`` (* stands for several), meaning.
+
+    ``special_values`` says that the effect of NaN and Inf in it is specified, and so can be tested.
+    """
 
     name: str
     dims: str
     doc: str
     optional: bool = False
+    special_values: bool = True
 
 
 class AttributeKind(Protocol):

@@ -1,0 +1,229 @@
+"""The pool: workers that run cases, watched from outside.
+
+A worker that dies is CRASHED on the case it had begun, one that stays silent too long is TIMEOUT and is
+killed; either way a fresh worker takes over and no other case is lost. Each worker is sent a few cases
+ahead, so that it never waits for the runner.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from dnncanon.conformance.backends import BackendError
+from dnncanon.conformance.case import Case
+from dnncanon.conformance.execute import blank_result
+from dnncanon.reports import CaseResult, Verdict
+
+AHEAD = 4  # cases a worker holds at most: the one it runs and those that wait
+START_TIMEOUT = 300.0  # seconds to import a backend; toolkits and drivers may take long
+_TAIL = 2000  # characters of a dead worker's output that are shown
+
+OnResult = Callable[[CaseResult], None]
+
+
+@dataclass
+class _Job:
+    case: Case
+    on_result: OnResult
+
+
+@dataclass
+class Worker:
+    """One worker process and the cases it holds, oldest first."""
+
+    process: "subprocess.Popen[bytes]"
+    connection: Connection
+    output: Any
+    jobs: deque[_Job] = field(default_factory=deque)
+    introduction: dict[str, Any] | None = None
+    heard: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def start(cls, backend: str) -> "Worker":
+        ours, theirs = Pipe()
+        output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the worker)
+        command = [
+            sys.executable,
+            "-m",
+            "dnncanon.conformance.worker",
+            str(theirs.fileno()),
+            backend,
+        ]
+        process = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # so that its children can be ended with it
+        )
+        theirs.close()
+        return cls(process, ours, output)
+
+    def send(self, job: _Job) -> None:
+        if not self.jobs:
+            self.heard = time.monotonic()
+        self.jobs.append(job)
+        self.connection.send_bytes(json.dumps({"case": str(job.case)}).encode())
+
+    def silent_since(self) -> float:
+        """Seconds since it began what it is doing now; 0 when it has nothing to do."""
+        busy = bool(self.jobs) or self.introduction is None
+        return time.monotonic() - self.heard if busy else 0.0
+
+    def stop(self) -> str:
+        """End the process and its children; returns the tail of what it had printed."""
+        self.connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        size = self.output.seek(0, os.SEEK_END)
+        self.output.seek(max(0, size - _TAIL))
+        tail: str = self.output.read().decode(errors="replace").strip()
+        self.output.close()
+        return tail
+
+
+class Pool:
+    """``jobs`` workers for one backend. Use it in a ``with`` statement."""
+
+    def __init__(self, backend: str, *, jobs: int = 1, timeout: float = 60.0) -> None:
+        self.backend = backend
+        self.timeout = timeout
+        self._workers = [Worker.start(backend) for _ in range(max(1, jobs))]
+        self._introduction: dict[str, Any] | None = None
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    @property
+    def introduction(self) -> dict[str, Any]:
+        """What the backend says of itself. Raises BackendError if it cannot be loaded."""
+        while self._introduction is None:
+            self._listen()
+        return self._introduction
+
+    def submit(self, case: Case, on_result: OnResult) -> None:
+        """Have a case run; ``on_result`` gets its result, from within a later call of the pool."""
+        _ = self.introduction
+        while True:
+            worker = min(self._workers, key=lambda w: len(w.jobs))
+            if len(worker.jobs) < AHEAD:
+                break
+            self._listen()
+        self._send(worker, _Job(case, on_result))
+
+    def drain(self) -> None:
+        """Wait until every submitted case has its result."""
+        while any(worker.jobs for worker in self._workers):
+            self._listen()
+
+    def run(self, case: Case) -> CaseResult:
+        """Run one case and return its result."""
+        results: list[CaseResult] = []
+        self.submit(case, results.append)
+        while not results:
+            self._listen()
+        return results[0]
+
+    def _listen(self) -> None:
+        """Hear what workers have to say; deal with those that died or fell silent."""
+        by_connection: dict[Any, Worker] = {w.connection: w for w in self._workers}
+        for connection in wait(by_connection, timeout=self._patience()):
+            self._hear(by_connection[connection])
+        for worker in list(self._workers):
+            if worker.silent_since() > self._limit(worker):
+                self._gave_up_on(worker)
+
+    def _limit(self, worker: Worker) -> float:
+        return self.timeout if worker.introduction is not None else START_TIMEOUT
+
+    def _patience(self) -> float:
+        """How long to wait before some worker's time is up."""
+        left = [self._limit(w) - w.silent_since() for w in self._workers]
+        return max(0.0, min(left)) + 0.01
+
+    def _send(self, worker: Worker, job: _Job) -> None:
+        # A worker that has died is found out by listening, which passes its jobs on.
+        with contextlib.suppress(OSError):
+            worker.send(job)
+
+    def _hear(self, worker: Worker) -> None:
+        try:
+            message = json.loads(worker.connection.recv_bytes())
+        except (EOFError, OSError):
+            self._died(worker)
+            return
+        worker.heard = time.monotonic()
+        if "error" in message:
+            raise BackendError(message["error"])
+        if "ready" in message:
+            worker.introduction = message["ready"]
+            self._introduction = self._introduction or message["ready"]
+            return
+        job = worker.jobs.popleft()
+        job.on_result(CaseResult(**message["result"]))
+
+    def _died(self, worker: Worker) -> None:
+        worker.process.wait()
+        how = _how_it_ended(worker.process.returncode)
+        tail = self._replace(worker)
+        if worker.introduction is None:
+            raise BackendError(
+                f"backend {self.backend} ended its process ({how}) while loading\n{tail}"
+            )
+        self._attribute(worker, Verdict.CRASHED, f"the process ended: {how}\n{tail}".strip())
+
+    def _gave_up_on(self, worker: Worker) -> None:
+        if worker.introduction is None:
+            raise BackendError(f"backend {self.backend} did not load within {START_TIMEOUT:g} s")
+        tail = self._replace(worker)
+        message = f"no result within {self.timeout:g} s; the process was killed\n{tail}".strip()
+        self._attribute(worker, Verdict.TIMEOUT, message)
+
+    def _replace(self, worker: Worker) -> str:
+        """Stop a worker and put a fresh one in its place; returns the tail of its output."""
+        tail = worker.stop()
+        self._workers[self._workers.index(worker)] = Worker.start(self.backend)
+        return tail
+
+    def _attribute(self, worker: Worker, verdict: Verdict, message: str) -> None:
+        """Blame the case that was running; the ones behind it go to another worker."""
+        if not worker.jobs:
+            return
+        guilty = worker.jobs.popleft()
+        guilty.on_result(self.result(guilty.case, verdict, message))
+        for job in worker.jobs:
+            self._send(min(self._workers, key=lambda w: len(w.jobs)), job)
+
+    def result(self, case: Case, verdict: Verdict, message: str) -> CaseResult:
+        """A result that is decided from outside the backend."""
+        claims = self.introduction["description"].get("numerics", {})
+        numerics = str(claims.get(case.primitive.name, {}).get(case.dtype, "ieee"))
+        blank = blank_result(case, self.introduction["name"], numerics)
+        return replace(blank, verdict=verdict, message=message)
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,254 @@
+"""A run: choose cells, send their cases through a backend, write results and reports."""
+
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dnncanon.conformance.case import Case
+from dnncanon.conformance.cells import Cell, CellRun, workload_cases
+from dnncanon.conformance.levels import LEVELS
+from dnncanon.conformance.pool import Pool
+from dnncanon.conformance.workloads import WORKLOADS
+from dnncanon.reports import (
+    CaseResult,
+    Environment,
+    Results,
+    ResultsWriter,
+    Summary,
+    Verdict,
+    exit_code,
+    read_results,
+    render,
+)
+from dnncanon.spec import DTYPES, Primitive, __version__, primitives
+
+RESULTS = "results.jsonl"
+
+
+class UsageError(Exception):
+    """A run that cannot be made as asked; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to run, on what, and where the results go."""
+
+    backend: str
+    out: Path
+    primitives: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    level: str = "quick"
+    cases: int | None = None
+    seed: int = 0
+    workload: str = ""
+    batch: int = 1
+    jobs: int = 1
+    timeout: float = 60.0
+    shrink_seconds: float = 20.0
+    require_gpu: bool = False
+    fail_fast: bool = False
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run, and where it is written down."""
+
+    results: Results
+    files: Sequence[Path]
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code(self.results.summary.counts) if self.results.summary else 1
+
+
+def run(options: Options) -> Outcome:
+    """Run the suite and write ``results.jsonl`` and the reports into ``options.out``.
+
+    Raises UsageError, or BackendError when the backend cannot be loaded.
+    """
+    cells = select(options)
+    _make_folder(options.out)
+    with Pool(options.backend, jobs=options.jobs, timeout=options.timeout) as pool:
+        introduction = pool.introduction
+        if options.require_gpu and introduction["description"].get("gpu") is not True:
+            device = introduction["description"].get("device", "unknown")
+            raise UsageError(
+                f"--require-gpu: backend {options.backend} runs on {device}, not on a GPU"
+            )
+        environment = describe_environment(options, introduction)
+        with ResultsWriter(options.out / RESULTS, environment) as writer:
+            _Run(options, cells, pool, writer).go()
+    results = read_results(options.out / RESULTS)
+    return Outcome(results, render(results, options.out))
+
+
+def select(options: Options) -> list[Cell]:
+    """The cells that the options name. Raises UsageError for unknown names."""
+    _known("primitive", options.primitives, primitives())
+    _known("dtype", options.dtypes, DTYPES)
+    _known("level", (options.level,), LEVELS)
+    if options.workload:
+        _known("workload", (options.workload,), WORKLOADS)
+    level = LEVELS[options.level]
+    count = level.cases if options.cases is None else options.cases
+    cells = [
+        Cell(primitive, row.dtype, level.scale, count, options.seed)
+        for primitive in _chosen_primitives(options)
+        for row in primitive.dtypes
+        if not options.dtypes or row.dtype in options.dtypes
+    ]
+    if not cells:
+        raise UsageError("none of the chosen primitives has any of the chosen dtypes")
+    return cells
+
+
+def _chosen_primitives(options: Options) -> list[Primitive[Any]]:
+    chosen = [
+        p for p in primitives().values() if not options.primitives or p.name in options.primitives
+    ]
+    if not options.workload:
+        return chosen
+    fits = [p for p in chosen if p.name in WORKLOAD_PRIMITIVES]
+    if not fits:
+        names = ", ".join(WORKLOAD_PRIMITIVES)
+        raise UsageError(f"workload {options.workload} has layers for {names} only")
+    return fits
+
+
+WORKLOAD_PRIMITIVES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
+
+
+def _known(what: str, names: Sequence[str], known: Any) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"there is no {what} {name!r}; known are {', '.join(known)}")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / RESULTS
+        probe.open("a").close()
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+class _Run:
+    """The cells of a run on their way, with progress shown on a terminal."""
+
+    def __init__(
+        self, options: Options, cells: Sequence[Cell], pool: Pool, writer: ResultsWriter
+    ) -> None:
+        self.options = options
+        self.pool = pool
+        self.writer = writer
+        self.runs = [CellRun(cell, pool, self._record, self._origin()) for cell in cells]
+        self.failed = False
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+
+    def go(self) -> Summary:
+        started = time.monotonic()
+        finished = False
+        try:
+            with self.progress:
+                self._run_cells()
+                self._explain_failures()
+            finished = not (self.options.fail_fast and self.failed)
+        finally:
+            summary = self.writer.finish(time.monotonic() - started, finished=finished)
+        return summary
+
+    def _origin(self) -> str:
+        return f"workload:{self.options.workload}" if self.options.workload else "drawn"
+
+    def _run_cells(self) -> None:
+        task = self.progress.add_task("", total=len(self.runs))
+        for run in self.runs:
+            if self.options.fail_fast and self.failed:
+                break
+            self.progress.update(task, description=run.cell.name)
+            if self.options.workload:
+                run.submit_cases(self._layers(run.cell))
+            else:
+                run.submit()
+            self.progress.advance(task)
+        self.pool.drain()
+
+    def _layers(self, cell: Cell) -> list[Case]:
+        name, batch = self.options.workload, self.options.batch
+        return list(workload_cases(name, batch, cell.primitive.name, cell.dtype))
+
+    def _explain_failures(self) -> None:
+        if self.options.workload:
+            return
+        failing = [run for run in self.runs if run.failures]
+        task = self.progress.add_task("shrinking", total=len(failing))
+        for run in failing:
+            run.explain(self.options.shrink_seconds)
+            self.progress.advance(task)
+
+    def _record(self, result: CaseResult) -> None:
+        self.writer.write(result)
+        conforms = (Verdict.PASSED, Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.MISTRUSTED)
+        self.failed = self.failed or result.verdict not in conforms
+
+
+def describe_environment(options: Options, introduction: dict[str, Any]) -> Environment:
+    """What a reader of the results must know of where they come from."""
+    description = introduction["description"]
+    own = {name: _version(name) for name in ("numpy", "ml_dtypes", "hypothesis")}
+    return Environment(
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        command=options.command,
+        backend=introduction["name"],
+        level=options.level,
+        seed=options.seed,
+        versions={"dnncanon": __version__, **own, **description.get("versions", {})},
+        device=str(description.get("device", "unknown")),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        details={
+            "numerics": description.get("numerics", {}),
+            "jobs": options.jobs,
+            "timeout": options.timeout,
+            "workload": options.workload,
+            "batch": options.batch if options.workload else None,
+            "processor": processor(),
+        },
+    )
+
+
+def processor() -> str:
+    """The processor's name, as far as the platform tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        )
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "unknown"
