@@ -21,12 +21,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.words = list(sys.argv[1:] if argv is None else argv)
     try:
         code: int = arguments.do(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print(
             "dnncanon: interrupted; what was tested so far is in the results file", file=sys.stderr
         )
         return 130
     except BrokenPipeError:
+        # The reader has gone, as in `dnncanon list | head -1`; nothing is left to be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except _expected_errors() as error:

@@ -1,5 +1,7 @@
 """One case, start to end, in this process: data, guards, the backend's call, the verdict."""
 
+from __future__ import annotations
+
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -140,7 +142,7 @@ class _Execution:
         results = (
             [o.received() for o in out] if out else [self.backend.to_host(r) for r in returned]
         )
-        return results, complaint or self._wrong_types(results)
+        return results, complaint or self._wrong_types(results, list(sent.values()))
 
     def _gives_out(self) -> bool:
         return self.backend.accepts_out and self.backend.as_strided is not None
@@ -160,7 +162,7 @@ class _Execution:
         self.seconds = time.perf_counter() - started
         return returned if isinstance(returned, tuple) else (returned,)
 
-    def _wrong_types(self, results: list[NDArray[Any]]) -> str:
+    def _wrong_types(self, results: list[NDArray[Any]], sent: list[_Sent]) -> str:
         if len(results) != len(self.outputs):
             return f"{len(results)} outputs were returned, not {len(self.outputs)}"
         for guarded, array in zip(self.outputs, results, strict=True):
@@ -175,7 +177,7 @@ class _Execution:
             )
             if got != expected:
                 return f"{guarded.name} is {got[0]}{list(got[1])}, not {expected[0]}{list(expected[1])}"
-            if any(np.shares_memory(array, i.buffer) for i in self.inputs.values() if array.size):
+            if any(tensor.shares_memory(array) for tensor in sent):
                 return f"{guarded.name} shares memory with an input"
         return ""
 
@@ -204,6 +206,10 @@ class _Sent:
         before, after = self.guarded.view(), np.asarray(self.backend.to_host(self.tensor))
         changed = before.tobytes() != after.tobytes()
         return f"{self.guarded.name}: an input was written" if changed else None
+
+    def shares_memory(self, array: NDArray[Any]) -> bool:
+        """Whether a result on the host is made of this tensor's memory."""
+        return isinstance(self.tensor, np.ndarray) and np.may_share_memory(self.tensor, array)
 
     def received(self) -> NDArray[Any]:
         """The output, on the host."""

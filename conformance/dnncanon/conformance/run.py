@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dnncanon.conformance import workloads
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.cells import Cell, CellRun, workload_cases
 from dnncanon.conformance.levels import LEVELS
 from dnncanon.conformance.pool import Pool
-from dnncanon.conformance.workloads import WORKLOADS
 from dnncanon.reports import (
     CaseResult,
     Environment,
@@ -98,7 +98,7 @@ def select(options: Options) -> list[Cell]:
     _known("dtype", options.dtypes, DTYPES)
     _known("level", (options.level,), LEVELS)
     if options.workload:
-        _known("workload", (options.workload,), WORKLOADS)
+        _known("workload", (options.workload,), workloads.WORKLOADS)
     level = LEVELS[options.level]
     count = level.cases if options.cases is None else options.cases
     cells = [

@@ -36,8 +36,8 @@ class Definition:
 
     def __call__(self, *tensors: Array, **attributes: Any) -> NDArray[Any]:
         call = self.primitive.bind(*tensors, **attributes)
-        arrays = [None if t is None else _as_float64(t) for t in tensors]
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):  # NaN, Inf and underflow are results like any other
+            arrays = [None if t is None else _as_float64(t) for t in tensors]
             return rounded(self.definition(call.problem, *arrays), call.outputs[0].dtype)
 
     def evaluate(self, call: Call[Any], tensors: dict[str, Array]) -> tuple[Array, ...]:

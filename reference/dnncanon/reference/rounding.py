@@ -11,7 +11,7 @@ from dnncanon.spec import DTYPES, DType
 def rounded(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     """``values`` (float64) in ``dtype``: overflow gives ±Inf, subnormals are kept, NaN stays NaN."""
     target = DTYPES[dtype]
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         if target.name == "bfloat16":
             # ml_dtypes converts through float32, which would round twice.
             values = _to_precision(values, target)
