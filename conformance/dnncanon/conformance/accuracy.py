@@ -23,8 +23,11 @@ is used as something else than a term: partial sums of the reference are never r
 
 *Exactness.* If all terms are multiples of a quantum q and Σ|t| <= q·2^p, every partial sum in any order
 is a multiple of q that p bits can hold: nothing is rounded, and the bound is 0. Σ|t| <= sqrt(n·Σt²).
+The quantum must not be below η, the spacing of the subnormal numbers.
 
-*Underflow.* Each rounding may also lose half the spacing η of the subnormal numbers: + η²/12.
+*Underflow.* Each rounding may also lose half of η: + η²/12. Where subnormal results may be flushed to
+zero it may lose the smallest normal number m instead: + m²/3. In float64 both vanish, as all variances
+below 2^-1074 do; results below some 1e-145 are then held to their last rounding alone.
 
 The bound itself is made in :mod:`dnncanon.conformance.bounds`.
 """
@@ -44,14 +47,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The format in which a backend computes: precision p in bits, and spacing of its subnormals."""
+    """The format in which a backend computes: precision p in bits, and spacing of its subnormals.
+
+    ``flushed`` is the largest result that may become zero, 0 where subnormals are kept.
+    """
 
     digits: int
     subnormal: float
+    flushed: float = 0.0
 
     @classmethod
-    def of(cls, dtype: DType) -> "Precision":
-        return cls(dtype.digits, dtype.smallest_subnormal)
+    def of(cls, dtype: DType, *, flushes_subnormals: bool = False) -> "Precision":
+        flushed = dtype.smallest_normal if flushes_subnormals else 0.0
+        return cls(dtype.digits, dtype.smallest_subnormal, flushed)
 
     @property
     def variance(self) -> float:
@@ -60,8 +68,13 @@ class Precision:
 
     @property
     def underflow(self) -> float:
-        """Variance of the absolute error of one rounding of a subnormal result: η²/12."""
-        return self.subnormal**2 / 12.0
+        """Variance of the absolute error of one rounding of a subnormal result: η²/12, or m²/3."""
+        return max(self.subnormal**2 / 12.0, self.flushed**2 / 3.0)
+
+    def holds(self, magnitude: Floats, quantum: float) -> NDArray[np.bool_]:
+        """Where multiples of ``quantum`` up to ``magnitude`` are numbers of the format."""
+        limit = quantum * 2.0**self.digits if quantum >= self.subnormal else 0.0
+        return magnitude <= limit
 
 
 class ErrorArray(NDArrayOperatorsMixin):
@@ -142,6 +155,8 @@ class ErrorArray(NDArrayOperatorsMixin):
         result = rule(self, *inputs, **kwargs)
         if out is None:
             return result
+        if out[0].shape != result.shape:
+            raise ValueError(f"a result of shape {result.shape} does not fit into {out[0].shape}")
         out[0].__dict__.update(result.__dict__)
         return out[0]
 
@@ -153,6 +168,9 @@ class ErrorArray(NDArrayOperatorsMixin):
             raise UnsupportedByModel(f"numpy.{function.__name__}")
         return rule(*args, **kwargs)
 
+    def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+        raise UnsupportedByModel("numpy.asarray")
+
     # --- The model ---
 
     def settled(self) -> "ErrorArray":
@@ -160,7 +178,9 @@ class ErrorArray(NDArrayOperatorsMixin):
         u2, rest = self.precision.variance, np.maximum(self.terms - 2.0, 0.0)
         v2 = np.square(self.value)
         rounding = u2 * (v2 + rest * (self.squares + v2)) + self.terms * self.precision.underflow
-        rounding = np.where((self.terms < 2.0) | self._exact(), 0.0, rounding)
+        # Σ|t| <= sqrt(n·Σt²)
+        exact = self.precision.holds(np.sqrt(self.terms * self.squares), self.quantum)
+        rounding = np.where((self.terms < 2.0) | exact, 0.0, rounding)
         return ErrorArray(
             self.value, self.precision, self.variance + rounding, quantum=self.quantum
         )
@@ -168,21 +188,16 @@ class ErrorArray(NDArrayOperatorsMixin):
     def rounded(self) -> "ErrorArray":
         """The array as the result of one operation: its rounding counted, unless it is exact."""
         rounding = self.precision.variance * np.square(self.value) + self.precision.underflow
-        exact = np.abs(self.value) <= self.quantum * 2.0**self.precision.digits
+        exact = self.precision.holds(np.abs(self.value), self.quantum)
         variance = self.variance + np.where(exact, 0.0, rounding)
         return ErrorArray(self.value, self.precision, variance, quantum=self.quantum)
 
-    def _exact(self) -> Any:
-        if not self.quantum:
-            return False
-        return np.sqrt(self.terms * self.squares) <= self.quantum * 2.0**self.precision.digits
-
     def _lift(self, other: Any) -> "ErrorArray":
-        """A constant as an array without error."""
+        """A constant as an array; it is rounded to the format unless that can hold it."""
         if isinstance(other, ErrorArray):
             return other
         value = np.asarray(other, np.float64)
-        return ErrorArray(value, self.precision, quantum=quantum_of(value))
+        return ErrorArray(value, self.precision, quantum=quantum_of(value)).rounded()
 
     def _moved(self, move: Callable[[Floats], Floats]) -> "ErrorArray":
         """The result of an operation that only moves elements."""
@@ -253,7 +268,8 @@ def _maximum(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     value = np.maximum(a.value, b.value)
     variance = np.where(a.value >= b.value, a.variance, b.variance)
     # Near a tie either operand may win, so the smaller one's error must not be lost.
-    near = np.square(a.value - b.value) <= 64.0 * (a.variance + b.variance)
+    distance = np.abs(a.value - b.value)
+    near = np.isfinite(distance) & (np.square(distance) <= 64.0 * (a.variance + b.variance))
     variance = np.where(near, np.maximum(a.variance, b.variance), variance)
     return ErrorArray(value, like.precision, variance, quantum=min(a.quantum, b.quantum))
 
@@ -269,7 +285,7 @@ def _matmul(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     length = a.value.shape[-1]
     quantum = a.quantum * b.quantum
     roundings = like.precision.variance * squares + length * like.precision.underflow
-    exact = np.sqrt(squares) <= quantum * 2.0**like.precision.digits
+    exact = like.precision.holds(np.sqrt(squares), quantum)
     return ErrorArray(
         np.matmul(a.value, b.value),
         like.precision,
@@ -322,7 +338,7 @@ _UFUNCS: dict[Any, Callable[..., ErrorArray]] = {
     np.matmul: _matmul,
 }
 _REDUCTIONS: dict[Any, Callable[..., ErrorArray]] = {
-    np.add: lambda like, a, axis=None, keepdims=False: _sum(a, axis, keepdims),
+    np.add: lambda like, a, axis=0, keepdims=False: _sum(a, axis, keepdims),
 }
 _FUNCTIONS: dict[Any, Callable[..., ErrorArray]] = {
     np.sum: _sum,

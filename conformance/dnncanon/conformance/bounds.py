@@ -24,8 +24,9 @@ class Expected:
 
     ``bound`` = SIGMAS·σ + the output's own rounding, half a unit in the last place at most; where the
     computation is exact both are 0 and the output must be equal. ``deviation`` is the standard
-    deviation of the whole error, the last rounding included. ``may_be_nan`` marks infinite results that
-    a flushed operand turns into NaN: Inf·0.
+    deviation of the whole error, the last rounding included; 0 where statistics over elements would
+    mislead, because operands are rounded and one operand's error shows in many elements. ``may_be_nan``
+    marks infinite results that a flushed operand turns into NaN: Inf·0.
     """
 
     value: Floats
@@ -43,7 +44,6 @@ def expectations(
     Every output is rounded to its dtype once, unless the class accumulates in that very dtype.
     """
     numerics_class = NUMERICS[numerics]
-    accumulator = numerics_class.accumulator(call.dtype)
     carried = {
         name: _operand(tensor.astype(np.float64), numerics_class, call.dtype)
         for name, tensor in tensors.items()
@@ -51,7 +51,7 @@ def expectations(
     with np.errstate(all="ignore"):
         results = definitions()[call.primitive.name].evaluate(call, carried)
         return tuple(
-            _expected(result, accumulator, DTYPES[output.dtype], numerics_class)
+            _expected(result, DTYPES[output.dtype], numerics_class)
             for result, output in zip(results, call.outputs, strict=True)
         )
 
@@ -68,35 +68,46 @@ def _operand(value: Floats, numerics: NumericsClass, dtype: str) -> ErrorArray:
         if numerics.flushes_subnormals:
             subnormal = np.abs(value) < DTYPES[dtype].smallest_normal
             variance = np.where(subnormal, np.square(value), variance)
-        return ErrorArray(
-            value, Precision.of(numerics.accumulator(dtype)), variance, quantum=quantum
+        precision = Precision.of(
+            numerics.accumulator(dtype), flushes_subnormals=numerics.flushes_subnormals
         )
+        return ErrorArray(value, precision, variance, quantum=quantum)
 
 
-def _expected(
-    result: ErrorArray, accumulator: DType, dtype: DType, numerics: NumericsClass
-) -> Expected:
+def _expected(result: ErrorArray, dtype: DType, numerics: NumericsClass) -> Expected:
     settled = result.settled()
     sigma = np.sqrt(settled.variance)
-    half_ulp = half_spacing(settled.value, dtype)
-    held = np.abs(settled.value) <= settled.quantum * 2.0**dtype.digits
-    last = np.where(held & (sigma == 0.0), 0.0, half_ulp)
-    if accumulator is dtype:
-        # The last rounding is one of those counted, but a backend may also compute more precisely
-        # and round once: half an ulp is always granted where anything is rounded.
-        last = np.where(sigma == 0.0, last * (~held), half_ulp)
+    held = Precision.of(dtype).holds(np.abs(settled.value), settled.quantum)
+    # Granted also where the accumulator is of the same dtype and its roundings are all counted: a
+    # backend may compute more precisely and round once.
+    last = np.where(held & (sigma == 0.0), 0.0, half_spacing(settled.value, dtype))
     if numerics.flushes_subnormals:
-        tiny = np.abs(settled.value) < dtype.smallest_normal
+        tiny = np.abs(settled.value) - SIGMAS * sigma < dtype.smallest_normal
         last = np.where(tiny & (settled.value != 0.0), dtype.smallest_normal, last)
     bound = SIGMAS * sigma + last
     deviation = np.sqrt(settled.variance + np.square(last) / 3.0)
+    if numerics.input_digits is not None:
+        deviation = np.zeros_like(deviation)
     may_be_nan = np.isinf(settled.value) & numerics.flushes_subnormals
     return Expected(settled.value, bound, deviation, may_be_nan, dtype)
 
 
+def spacing(value: Floats, dtype: DType) -> Floats:
+    """The distance of neighbouring numbers of ``dtype`` at ``value``, its unit in the last place.
+
+    At Inf and NaN, where there is none, that of the largest numbers.
+    """
+    magnitude = np.minimum(np.nan_to_num(np.abs(value), nan=np.inf), dtype.max)
+    _, exponent = np.frexp(np.maximum(magnitude, dtype.smallest_normal))
+    result: Floats = np.ldexp(1.0, exponent - dtype.digits)
+    return result
+
+
 def half_spacing(value: Floats, dtype: DType) -> Floats:
-    """Half the distance of neighbouring numbers of ``dtype`` at ``value``: the largest rounding error."""
-    _, exponent = np.frexp(np.where(np.isfinite(value), value, 0.0))
-    exponent = np.maximum(exponent, dtype.min_exponent + 1)
-    half: Floats = np.ldexp(0.5, exponent - dtype.digits)
+    """Half the distance of neighbouring numbers of ``dtype`` at ``value``: the largest rounding error.
+
+    Among float64's subnormals half a unit is no number; it is a whole one there.
+    """
+    smallest = float(np.finfo(np.float64).smallest_subnormal)
+    half: Floats = np.maximum(0.5 * spacing(value, dtype), smallest)
     return half

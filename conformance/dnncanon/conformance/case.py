@@ -11,6 +11,7 @@ data. ``violates=C3.2`` asks for the second way in which these arguments can bre
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -21,7 +22,6 @@ from dnncanon.spec import (
     Arguments,
     Attribute,
     Call,
-    LayoutError,
     Primitive,
     SpecError,
     TensorType,
@@ -30,10 +30,13 @@ from dnncanon.spec import (
     dense_strides,
     primitives,
 )
+from dnncanon.spec.attributes import Padding, PerDim, is_sequence
+from dnncanon.spec.constraints import spatial_dims
 
 Strides = tuple[int, ...]
 
-_TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?::(?P<layout>.+))?")
+_TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,]*)\](?::(?P<layout>.+))?")
+_VIOLATION = re.compile(r"C[0-9]{1,3}\.[1-9][0-9]{0,5}")
 _CHANNELS_LAST = {3: "nwc", 4: "nhwc", 5: "ndhwc"}
 
 
@@ -47,6 +50,9 @@ class Case:
 
     ``layouts`` holds the strides asked of outputs, by name; an output that is not in it is dense.
     ``violates`` is empty, or the constraint to break and in which way: ``C3.2``.
+
+    Arguments and layouts are legal: SpecError otherwise. Equal calls compare equal and print equal, so
+    every part is kept in one form: stride (1, 1) is the default, 1, and padding 1 is 1 for each dim.
     """
 
     primitive: Primitive[Any]
@@ -57,10 +63,12 @@ class Case:
     violates: str = ""
 
     def __post_init__(self) -> None:
-        # Equal calls compare equal and print equal: stride (1, 1) is the default, 1.
-        values = self.arguments.attributes
-        attributes = {a.name: _canonical(values[a.name], a) for a in self.primitive.attributes}
-        object.__setattr__(self, "arguments", replace(self.arguments, attributes=attributes))
+        # Legality comes first, so that no other form of illegal arguments can make them legal.
+        call = self.primitive.bind_arguments(self.arguments)
+        object.__setattr__(self, "arguments", _canonical_arguments(self.primitive, self.arguments))
+        object.__setattr__(self, "layouts", _canonical_layouts(call, self.layouts))
+        if self.violates:  # nothing is computed, so no data are made
+            object.__setattr__(self, "fill", "normal")
 
     @classmethod
     def parse(cls, line: str) -> "Case":
@@ -90,7 +98,7 @@ class Case:
             yield f"fill={self.fill}"
         yield f"seed={self.seed}"
 
-    @property
+    @cached_property
     def call(self) -> Call[Any]:
         """The arguments bound to the specification."""
         return self.primitive.bind_arguments(self.arguments)
@@ -131,15 +139,48 @@ def canonical_strides(shape: tuple[int, ...], strides: Strides | None) -> Stride
     return None if strides is None or strides == dense_strides(shape) else strides
 
 
-def _canonical(value: Any, attribute: Attribute) -> Any:
-    """The default itself where ``value`` means it, otherwise the value that its text reads as."""
+def _canonical_arguments(primitive: Primitive[Any], arguments: Arguments) -> Arguments:
+    """Tensors in the declared order with canonical strides, attributes in their canonical values."""
+    tensors = {
+        spec.name: replace(tensor, strides=canonical_strides(tensor.shape, tensor.strides))
+        for spec in primitive.inputs
+        if (tensor := arguments.tensors.get(spec.name)) is not None
+    }
+    dims = spatial_dims(arguments)
+    attributes = {
+        a.name: _canonical_value(arguments.attributes[a.name], a, dims)
+        for a in primitive.attributes
+    }
+    return Arguments(tensors, attributes)
+
+
+def _canonical_layouts(call: Call[Any], layouts: Mapping[str, Strides]) -> dict[str, Strides]:
+    """The layouts that are not dense; LayoutError for one in which elements overlap."""
+    result = {}
+    for spec, tensor in zip(call.primitive.outputs, call.outputs, strict=True):
+        strides = canonical_strides(tensor.shape, layouts.get(spec.name))
+        if strides is not None:
+            check_output_layout(spec.name, tensor.shape, strides)
+            result[spec.name] = strides
+    return result
+
+
+def _canonical_value(value: Any, attribute: Attribute, dims: int) -> Any:
+    """The default itself where ``value`` means it, otherwise the value that its full text reads as."""
     if value is None or value is attribute.default:
         return value
-    text = attribute.kind.format(value)
+    text = _full_text(value, attribute, dims)
     has_default = attribute.default is not REQUIRED and attribute.default is not None
-    if has_default and set(text.split(",")) == {attribute.kind.format(attribute.default)}:
+    if has_default and text == _full_text(attribute.default, attribute, dims):
         return attribute.default
     return attribute.kind.parse(text)
+
+
+def _full_text(value: Any, attribute: Attribute, dims: int) -> str:
+    """A value as text; one number that holds for every spatial dim is written for each of them."""
+    text = attribute.kind.format(value)
+    for_every_dim = isinstance(attribute.kind, (PerDim, Padding)) and not isinstance(value, str)
+    return ",".join([text] * dims) if for_every_dim and not is_sequence(value) else text
 
 
 def _format_layout(shape: tuple[int, ...], strides: Strides | None) -> str:
@@ -174,7 +215,7 @@ class _Parser:
         outputs = {o.name: self.words.pop(o.name, "") for o in self.primitive.outputs}
         attributes = dict(self._attributes())
         violates = self.words.pop("violates", "")
-        if violates and not re.fullmatch(r"C\d+\.[1-9]\d*", violates):
+        if violates and not _VIOLATION.fullmatch(violates):
             raise CaseError(f"violates={violates}: write it as C3.1, constraint and way")
         fill = self.words.pop("fill", "normal")
         if fill not in FILLS:
@@ -183,13 +224,15 @@ class _Parser:
         if self.words:
             unknown = next(iter(self.words))
             raise CaseError(f"{self.primitive.name} has no tensor or attribute {unknown!r}")
-        arguments = Arguments(tensors, attributes)
-        case = Case(self.primitive, arguments, {}, fill, seed, violates)
-        return replace(case, layouts=dict(self._layouts(case, outputs)))
+        try:
+            case = Case(self.primitive, Arguments(tensors, attributes), {}, fill, seed, violates)
+            return replace(case, layouts=dict(self._layouts(case, outputs)))
+        except SpecError as wrong:
+            raise CaseError(str(wrong)) from None
 
     def _seed(self) -> int:
         text = self.words.pop("seed", "0")
-        if not re.fullmatch(r"\d{1,20}", text) or int(text) >= 2**64:
+        if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) >= 2**64:
             raise CaseError(f"seed={text}: not an integer in 0…2^64−1")
         return int(text)
 
@@ -219,22 +262,13 @@ class _Parser:
                 ) from None
 
     def _layouts(self, case: Case, texts: Mapping[str, str]) -> Iterator[tuple[str, Strides]]:
-        try:
-            outputs = case.call.outputs
-        except SpecError as wrong:
-            raise CaseError(str(wrong)) from None
-        for spec, tensor in zip(self.primitive.outputs, outputs, strict=True):
+        for spec, tensor in zip(self.primitive.outputs, case.call.outputs, strict=True):
             text = texts[spec.name]
             if not text:
                 continue
             if not text.startswith(":"):
                 raise CaseError(f"{spec.name}={text}: an output has a layout only, such as :nhwc")
-            strides = _parse_layout(spec.name, text[1:], tensor.shape)
-            try:
-                check_output_layout(spec.name, tensor.shape, strides)
-            except LayoutError as wrong:
-                raise CaseError(str(wrong)) from None
-            yield spec.name, strides
+            yield spec.name, _parse_layout(spec.name, text[1:], tensor.shape)
 
 
 def _parse_tensor(name: str, text: str) -> TensorType:
@@ -267,6 +301,6 @@ def _parse_layout(name: str, text: str, shape: tuple[int, ...]) -> Strides:
 def _integers(name: str, text: str) -> tuple[int, ...]:
     if not text:
         return ()
-    if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", text):
+    if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*", text):
         raise CaseError(f"{name}: {text!r} is not a list of integers >= 0")
     return tuple(map(int, text.split(",")))

@@ -82,7 +82,7 @@ def _positive(bits: Bits, dtype: str, reduction_length: int) -> Values:
 
 
 def _mixed(bits: Bits, dtype: str, reduction_length: int) -> Values:
-    """Magnitudes over twelve binades, signs balanced."""
+    """Magnitudes over eleven binades, signs balanced."""
     exponent = (bits & np.uint64(7)).astype(np.int64) - 6
     exponent += ((bits >> np.uint64(3)) & np.uint64(3)).astype(np.int64)
     sign = ((bits >> np.uint64(5)) & np.uint64(1)).astype(np.float64) * 2.0 - 1.0

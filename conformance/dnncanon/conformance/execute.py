@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from dnncanon.conformance.buffers import MARGIN, Guarded
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.verdict import judge
 from dnncanon.reports import CaseResult, Verdict
-from dnncanon.spec import DTYPES, SpecError, TensorSpec, TensorType, dtype_name
+from dnncanon.spec import DTYPES, SpecError, TensorSpec, TensorType
 
 _TRACEBACK_LINES = 12
 
@@ -86,10 +86,6 @@ class _Execution:
         self.blank = blank
         self.call = case.call
         self.inputs = inputs(case)
-        self.outputs = [
-            Guarded.poisoned(spec.name, replace(tensor, strides=case.layouts.get(spec.name)))
-            for spec, tensor in zip(case.primitive.outputs, self.call.outputs, strict=True)
-        ]
         self.seconds = 0.0
 
     def result(self) -> CaseResult:
@@ -108,7 +104,7 @@ class _Execution:
     def _judged(self, timed: CaseResult, returned: list[NDArray[Any]]) -> CaseResult:
         tensors = {name: guarded.view() for name, guarded in self.inputs.items()}
         expected = expectations(self.call, tensors, timed.numerics)
-        names = [output.name for output in self.outputs]
+        names = [output.name for output in self.case.primitive.outputs]
         judgement = judge(names, returned, expected, list(tensors.values()))
         return replace(
             timed,
@@ -133,19 +129,13 @@ class _Execution:
         ]
         while tensors and tensors[-1] is None:
             tensors.pop()
-        keywords = dict(self._keywords())
-        if out:
-            keywords["out"] = out[0].tensor if len(out) == 1 else tuple(o.tensor for o in out)
-        returned = self._timed_call(tensors, keywords)
+        returned = self._timed_call(tensors, {**dict(self._keywords()), **_out(out)})
         complaint = next(filter(None, (s.damage(written=False) for s in sent.values())), "")
         complaint = complaint or next(filter(None, (s.damage(written=True) for s in out)), "")
         results = (
             [o.received() for o in out] if out else [self.backend.to_host(r) for r in returned]
         )
         return results, complaint or self._wrong_types(results, list(sent.values()))
-
-    def _gives_out(self) -> bool:
-        return self.backend.accepts_out and self.backend.as_strided is not None
 
     def _keywords(self) -> Iterator[tuple[str, Any]]:
         """The attributes; those at their defaults are left for the backend to fill in."""
@@ -163,23 +153,22 @@ class _Execution:
         return returned if isinstance(returned, tuple) else (returned,)
 
     def _wrong_types(self, results: list[NDArray[Any]], sent: list[_Sent]) -> str:
-        if len(results) != len(self.outputs):
-            return f"{len(results)} outputs were returned, not {len(self.outputs)}"
-        for guarded, array in zip(self.outputs, results, strict=True):
+        if len(results) != len(self.call.outputs):
+            return f"{len(results)} outputs were returned, not {len(self.call.outputs)}"
+        outputs = zip(self.case.primitive.outputs, self.call.outputs, results, strict=True)
+        for spec, expected, array in outputs:
             if not isinstance(array, np.ndarray):
-                return f"{guarded.name} is {type(array).__name__} on the host, not a NumPy array"
-            got, expected = (
-                (dtype_name(array.dtype), array.shape),
-                (
-                    guarded.type.dtype,
-                    guarded.type.shape,
-                ),
-            )
+                return f"{spec.name} is {type(array).__name__} on the host, not a NumPy array"
+            got = TensorType.of(array)
             if got != expected:
-                return f"{guarded.name} is {got[0]}{list(got[1])}, not {expected[0]}{list(expected[1])}"
+                return f"{spec.name} is {_described(got)}, not {_described(expected)}"
             if any(tensor.shares_memory(array) for tensor in sent):
-                return f"{guarded.name} shares memory with an input"
+                return f"{spec.name} shares memory with an input"
         return ""
+
+
+def _described(tensor: TensorType) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)}"
 
 
 class _Sent:
@@ -220,24 +209,49 @@ class _Sent:
 def _must_error(
     backend: Backend, function: Callable[..., Any], case: Case, blank: CaseResult
 ) -> CaseResult:
-    """Call with arguments that break one constraint: only the spec's error naming it will do."""
+    """Call with arguments that break one constraint: only the spec's error naming it will do.
+
+    An ``out=`` that would fit the legal call must come back untouched: nothing may be computed.
+    """
     label, arguments = case.violation()
     tensors = {name: _zeros(tensor) for name, tensor in arguments.tensors.items()}
     ordered = [tensors.get(spec.name) for spec in case.primitive.inputs]
     sent = [None if tensor is None else backend.to_device(tensor) for tensor in ordered]
+    outputs = _outputs(backend, case)
+    message = ""
     try:
-        function(*sent, **arguments.attributes)
+        function(*sent, **arguments.attributes, **_out(outputs))
     except SpecError as error:
-        if error.constraint == label:
-            return replace(blank, verdict=Verdict.PASSED)
-        message = (
-            f"broke {label}, but the error names {error.constraint or 'no constraint'}: {error}"
-        )
+        if error.constraint != label:
+            named = error.constraint or "no constraint"
+            message = f"broke {label}, but the error names {named}: {error}"
     except Exception:
         message = f"broke {label}, but the error is not the spec's: {_failure()}"
     else:
         message = f"broke {label}, and no error was raised"
-    return replace(blank, verdict=Verdict.FAILED, message=message)
+    message = message or next(filter(None, (o.damage(written=False) for o in outputs)), "")
+    return replace(blank, verdict=Verdict.FAILED if message else Verdict.PASSED, message=message)
+
+
+def _outputs(backend: Backend, case: Case) -> list[_Sent]:
+    """Poisoned outputs for a backend that takes ``out=``; none for others."""
+    if not backend.accepts_out or backend.as_strided is None:
+        return []
+    types = zip(case.primitive.outputs, case.call.outputs, strict=True)
+    return [
+        _Sent(
+            backend,
+            Guarded.poisoned(spec.name, replace(tensor, strides=case.layouts.get(spec.name))),
+        )
+        for spec, tensor in types
+    ]
+
+
+def _out(outputs: list[_Sent]) -> dict[str, Any]:
+    """The ``out=`` argument: one tensor, or a tuple of several."""
+    if not outputs:
+        return {}
+    return {"out": outputs[0].tensor if len(outputs) == 1 else tuple(o.tensor for o in outputs)}
 
 
 def _zeros(tensor: TensorType) -> NDArray[Any]:
@@ -249,14 +263,3 @@ def _failure() -> str:
     """The exception being handled: what it says, and the last lines of where it came from."""
     lines = traceback.format_exc().rstrip().splitlines()
     return "\n".join([lines[-1], *lines[-_TRACEBACK_LINES:-1]])
-
-
-def figures(result: CaseResult) -> Mapping[str, Any]:
-    """What a result measured, for people: error, bias, ULPs, seconds."""
-    return {
-        "max error / bound": result.max_error,
-        "bias (standard deviations)": result.bias,
-        "max error (ULP)": result.max_ulp,
-        "elements": result.elements,
-        "seconds": result.seconds,
-    }

@@ -419,7 +419,7 @@ def _sample(draw: Draw, scale: Scale) -> _Sample:
     padding = _sample_padding(draw, dims)
     mode = draw.choice(MODES)
     input_size = _grow_to_fit(input_size, filter_size, padding, dilation)
-    stride = _meet_input(input_size, filter_size, padding, stride, dilation)
+    stride, dilation = _meet_input(input_size, filter_size, padding, stride, dilation)
     attributes = {
         "padding": padding,
         "stride": stride,
@@ -474,15 +474,18 @@ def _grow_to_fit(input_size: Shape, filter_size: Shape, padding: Any, dilation: 
 
 def _meet_input(
     input_size: Shape, filter_size: Shape, padding: Any, stride: Shape, dilation: Shape
-) -> Shape:
-    """Stride 1 where a larger one, or a dilation, would step over the whole input: only zeros seen."""
+) -> tuple[Shape, Shape]:
+    """Stride and dilation, both 1 in dims where every tap would step over the input, onto zeros."""
     pairs = resolve_padding(padding, input_size, filter_size, stride, dilation)
     outputs = output_extents(input_size, filter_size, pairs, stride, dilation)
     dims = zip(input_size, filter_size, pairs, stride, dilation, outputs, strict=True)
-    return tuple(
-        u if any(0 <= o * u + f * dil - pre < i for o in range(count) for f in range(taps)) else 1
+    met = [
+        (u, dil)
+        if any(0 <= o * u + f * dil - pre < i for o in range(count) for f in range(taps))
+        else (1, 1)
         for i, taps, (pre, _), u, dil, count in dims
-    )
+    ]
+    return tuple(u for u, _ in met), tuple(dil for _, dil in met)
 
 
 def _limit(sample: _Sample, scale: Scale) -> _Sample:
