@@ -45,13 +45,10 @@ def case(line: str = "conv_forward seed=0", verdict: str = "PASSED", **fields: A
 
 def shrunk_from(drawn: CaseResult, line: str = "conv_forward seed=s", **fields: Any) -> CaseResult:
     """The shrunk case that explains `drawn`."""
-    values: dict[str, Any] = {
-        "backend": drawn.backend,
-        "primitive": drawn.primitive,
-        "dtype": drawn.dtype,
-    }
     verdict = fields.pop("verdict", "FAILED")
-    return case(line, verdict, origin="shrunk", shrunk_from=drawn.case, **(values | fields))
+    for name in ("backend", "primitive", "dtype"):
+        fields.setdefault(name, getattr(drawn, name))
+    return case(line, verdict, origin="shrunk", shrunk_from=drawn.case, **fields)
 
 
 def results(*cases: CaseResult, finished: bool = True) -> Results:
@@ -63,7 +60,7 @@ def results(*cases: CaseResult, finished: bool = True) -> Results:
 
 def measured(line: str, **fields: Any) -> CaseResult:
     """A case with accuracy figures."""
-    figures = {
+    figures: dict[str, Any] = {
         "max_error": 0.25,
         "bias": -0.5,
         "max_ulp": 1.5,

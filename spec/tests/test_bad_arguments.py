@@ -240,7 +240,7 @@ def test_ranks_without_space_are_refused_by_the_first_constraint(name: str, rank
             spec.primitives()[name].bind(*wrong, **attributes)
 
 
-@pytest.mark.parametrize("shape", [(), (4, 1), (1, 4, 1, 1), (3,), (0,)])
+@pytest.mark.parametrize("shape", [(), (4, 1), (1, 4), (1, 4, 1, 1), (3,), (0,)])
 def test_bias_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(spec.ShapeError, match=r"conv_bias_activation_forward C12: bias has shape"):
         spec.conv_bias_activation_forward.bind(X, W, np.ones(shape, "f"), groups=2)
@@ -315,6 +315,18 @@ def test_dtypes_may_not_be_mixed() -> None:
             r"C11: F=\(3,\) with dilation=\(4,\) covers \(9,\)",
         ),
         ((1, 4, 0), (4, 4, 1), {"padding": "same"}, r"C11: "),
+        (
+            (1, 4, 8, 2),
+            (4, 4, 3, 3),
+            {},
+            r"C11: F=\(3, 3\) .* covers \(3, 3\), more than I=\(8, 2\)",
+        ),
+        (
+            (1, 4, 2, 8),
+            (4, 4, 3, 3),
+            {},
+            r"C11: F=\(3, 3\) .* covers \(3, 3\), more than I=\(2, 8\)",
+        ),
         ((1, 4, 8), (4, 4, 0), {}, r"C10: w has filter extents \(0,\)"),
         ((1, 4, 8), (3, 2, 3), {"groups": 2}, r"C9: K=3 is not a multiple of groups=2"),
         ((1, 4, 8), (4, 3, 3), {}, r"C8: C=4 is not groups·w.shape\[1\] = 1·3; pass w with"),

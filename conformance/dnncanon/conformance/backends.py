@@ -20,6 +20,7 @@ UNSUPPORTED.
 import importlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -56,22 +57,50 @@ def load(name: str) -> "Backend":
     """
     where = installed().get(name, name)
     module_name, _, attribute = where.partition(":")
+    module = _imported(name, module_name, is_module=name == where)
     try:
-        module = importlib.import_module(module_name)
-        found = getattr(module, attribute) if attribute else getattr(module, "backend", module)
+        found = attrgetter(attribute)(module) if attribute else getattr(module, "backend", module)
+    except AttributeError:
+        raise BackendError(f"module {module_name} has no attribute {attribute!r}") from None
+    try:
+        backend = Backend(name, found() if isinstance(found, type) else found)
+    except Exception as failure:
+        raise BackendError(f"backend {name} cannot be started: {_reason(failure)}") from failure
+    _check_claims(backend)
+    return backend
+
+
+def _imported(name: str, module_name: str, *, is_module: bool) -> Any:
+    """The module of backend ``name``; ``is_module`` says that the user named the module itself."""
+    try:
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as missing:
-        if missing.name and module_name.startswith(missing.name) and name == where:
+        if is_module and f"{module_name}.".startswith(f"{missing.name}."):
             known = ", ".join(installed())
             raise BackendError(
                 f"there is no backend or module {name!r}; known are {known}"
             ) from None
         raise BackendError(f"backend {name} cannot be imported: {missing}") from missing
-    except AttributeError:
-        raise BackendError(f"module {module_name} has no attribute {attribute!r}") from None
     except Exception as failure:
-        reason = f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
-        raise BackendError(f"backend {name} cannot be imported: {reason}") from failure
-    return Backend(name, found() if isinstance(found, type) else found)
+        raise BackendError(f"backend {name} cannot be imported: {_reason(failure)}") from failure
+
+
+def _reason(failure: Exception) -> str:
+    """The kind of an exception and the first line of what it says."""
+    first = (str(failure).splitlines() or [""])[0]
+    return f"{type(failure).__name__}: {first}" if first else type(failure).__name__
+
+
+def _check_claims(backend: "Backend") -> None:
+    """Every numerics class that a backend claims for one of our primitives is one that it may have."""
+    for name, primitive in primitives().items():
+        for row in primitive.dtypes:
+            claimed = backend.numerics(name, row.dtype)
+            if claimed not in row.numerics:
+                raise BackendError(
+                    f"backend {backend.name} claims the numerics class {claimed!r} for {name} "
+                    f"{row.dtype}; it may be {' or '.join(row.numerics)}"
+                )
 
 
 class Backend:

@@ -5,6 +5,7 @@ outputs hold a poison, all bits set, which is a NaN in every floating-point type
 bit for bit; of an output's buffer only the output's own elements may differ.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from dnncanon.spec import DTYPES, TensorType, span
+from dnncanon.reference.rounding import rounded
+from dnncanon.spec import DTYPES, LayoutError, TensorType, check_output_layout, span
 
 MARGIN = 64  # elements on either side: beyond any vector access of 128 bits, and a few more
 _POISON = 0xFF
@@ -30,25 +32,26 @@ class Guarded:
 
     @classmethod
     def poisoned(cls, name: str, tensor: TensorType) -> "Guarded":
-        """A tensor no element of which has been written."""
+        """A tensor no element of which has been written; MemoryError where there is no room for it."""
         dtype = DTYPES[tensor.dtype].numpy
         count = 2 * MARGIN + span(tensor.shape, tensor.element_strides)
+        if count * dtype.itemsize > sys.maxsize:
+            raise MemoryError(f"{name} reaches over {count} elements")
         raw = np.full(count * dtype.itemsize, _POISON, np.uint8)
         return cls(name, tensor, raw.view(dtype))
 
     @classmethod
     def holding(cls, name: str, tensor: TensorType, data: NDArray[np.float64]) -> "Guarded":
-        """A tensor with the given values, rounded to its dtype.
+        """A tensor with the given values, each rounded once to its dtype.
 
         Where strides make elements share an address, the last of them in logical order stays.
         """
         guarded = cls.poisoned(name, tensor)
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            rounded = data.astype(DTYPES[tensor.dtype].numpy)
-        if 0 in tensor.element_strides:
-            guarded.buffer[guarded.addresses().ravel()] = rounded.ravel()
+        values = rounded(data, tensor.dtype)
+        if _overlaps(tensor):
+            guarded.buffer[guarded.addresses().ravel()] = values.ravel()
         else:
-            guarded.view()[...] = rounded
+            guarded.view()[...] = values
         return guarded
 
     def view(self) -> NDArray[Any]:
@@ -89,6 +92,15 @@ class Guarded:
         if own.size:
             return f"input element {tuple(map(int, own[0]))}"
         return f"a gap between its strides, {position - MARGIN} elements behind its first,"
+
+
+def _overlaps(tensor: TensorType) -> bool:
+    """Whether elements share an address; now and then said of an exotic layout in which none do."""
+    try:
+        check_output_layout("", tensor.shape, tensor.element_strides)
+    except LayoutError:
+        return True
+    return False
 
 
 def view(buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Buffer:

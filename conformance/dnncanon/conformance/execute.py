@@ -120,9 +120,7 @@ class _Execution:
     def _compute(self) -> tuple[list[NDArray[Any]], str]:
         """The outputs on the host, and what is wrong with them apart from their values."""
         sent = {name: _Sent(self.backend, guarded) for name, guarded in self.inputs.items()}
-        out = (
-            [_Sent(self.backend, guarded) for guarded in self.outputs] if self._gives_out() else []
-        )
+        out = _outputs(self.backend, self.case)
         tensors = [
             sent[spec.name].tensor if spec.name in sent else None
             for spec in self.case.primitive.inputs

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnncanon.conformance.bounds import Expected, half_spacing
+from dnncanon.conformance.bounds import Expected, spacing
 from dnncanon.reports import ULP_BINS, ULP_EDGES, Verdict
 
 Floats = NDArray[np.float64]
@@ -80,7 +80,7 @@ class _Comparison:
         """Errors in units in the last place of the expected value, counted by power of two."""
         finite = np.isfinite(self.expected.value) & np.isfinite(self.got)
         error = np.abs(self.error[finite])
-        ulps = error / (2.0 * half_spacing(self.expected.value[finite], self.expected.dtype))
+        ulps = error / spacing(self.expected.value[finite], self.expected.dtype)
         counts = np.bincount(np.searchsorted(ULP_EDGES, ulps), minlength=ULP_BINS)
         return counts, float(ulps.max(initial=0.0))
 
@@ -107,8 +107,10 @@ class _Comparison:
         index = tuple(map(int, np.unravel_index(flat, self.ratio.shape)))
         value, bound = self.expected.value.flat[flat], self.expected.bound.flat[flat]
         got, ratio = self.got.flat[flat], self.ratio.flat[flat]
-        allowed = "exactly" if bound == 0 else f"± {bound:.3g}"
-        size = f"{ratio:.3g} × bound" if np.isfinite(ratio) else "no error is allowed here"
+        exact = bound == 0 or not np.isfinite(value)
+        allowed = "exactly" if exact else f"± {bound:.3g}"
+        unbounded = "no error is allowed here" if exact else "not a finite number"
+        size = f"{ratio:.3g} × bound" if np.isfinite(ratio) else unbounded
         place = f"{self.name}{list(index)}"
         return (
             f"{place} is {got:.9g}, expected {value:.9g} {allowed} ({size}); "
@@ -125,8 +127,9 @@ def _ratio(got: Floats, error: Floats, expected: Expected) -> Floats:
     ratio = np.where(np.isnan(value), np.where(np.isnan(got), 0.0, np.inf), ratio)
     ratio = np.where(np.isinf(value), np.where(got == value, 0.0, np.inf), ratio)
     ratio = np.where(expected.may_be_nan & np.isnan(got), 0.0, ratio)
-    # What rounds beyond the largest number becomes infinite; within the bound of that, it may.
-    overflow = expected.dtype.max + half_spacing(np.asarray(expected.dtype.max), expected.dtype)
+    # What lies half a unit beyond the largest number rounds to infinity. The bound holds another half
+    # unit, for the last rounding, which is the one that overflows: it must not count twice.
+    overflow = expected.dtype.max + spacing(np.asarray(expected.dtype.max), expected.dtype)
     may_overflow = np.isfinite(value) & (np.abs(value) + bound >= overflow)
     rightly = may_overflow & np.isinf(got) & (np.sign(got) == np.sign(value))
     return np.where(rightly, 0.0, ratio)
