@@ -50,7 +50,7 @@ _NO_CASE = Mark("empty", "·", "no case")
 
 
 def cell_mark(cell: Cell | None) -> Mark:
-    """The mark of a cell: ✗ failing/run, ~ mistrusted/run, ✓ run, or why nothing was run."""
+    """The mark of a cell: ✗ failing/run, ✓ passed and ~ mistrusted, or why nothing was run."""
     return _NO_CASE if cell is None else counts_mark(cell.counts)
 
 
@@ -61,10 +61,12 @@ def counts_mark(counts: Mapping[str, int]) -> Mark:
     words = counts_in_words(counts)
     if failing:
         return Mark("failing", f"✗ {failing:,}/{run:,}", words)
+    passed = run - failing - mistrusted
+    if passed:
+        vacuous = f" ~ {mistrusted:,}" if mistrusted else ""
+        return Mark("passed", f"✓ {passed:,}{vacuous}", words)
     if mistrusted:
-        return Mark("mistrusted", f"~ {mistrusted:,}/{run:,}", words)
-    if run:
-        return Mark("passed", f"✓ {run:,}", words)
+        return Mark("mistrusted", f"~ {mistrusted:,}", words)
     if counts.get(Verdict.UNSUPPORTED):
         return Mark("not-run", "unsupported", words)
     return Mark("not-run", "skipped", words) if counts.get(Verdict.SKIPPED) else _NO_CASE
