@@ -118,8 +118,10 @@ def thirty_lines(hostile: str) -> Iterator[Pool]:
 
 
 def test_a_backend_of_thirty_lines_needs_nothing_of_ours(thirty_lines: Pool) -> None:
-    assert thirty_lines.introduction["name"] == "thirty lines"
+    assert thirty_lines.introduction["title"] == "thirty lines"
     assert thirty_lines.introduction["offered"] == ["conv_forward"]
-    assert thirty_lines.run(Case.parse(LINES[0])).verdict is Verdict.PASSED
+    result = thirty_lines.run(Case.parse(LINES[0]))
+    assert result.verdict is Verdict.PASSED
+    assert result.repro_command.endswith("--backend thirty_lines")
     double = Case.parse(LINES[0].replace("float32", "float64"))
     assert thirty_lines.run(double).verdict is Verdict.UNSUPPORTED

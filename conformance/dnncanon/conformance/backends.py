@@ -2,7 +2,7 @@
 
 A backend is any object with some of the primitives as functions. Everything else is optional:
 
-``name``           its name in reports
+``name``           its title in reports
 ``to_device``      NumPy array -> its own array; without it NumPy arrays are passed as they are
 ``to_host``        its own array -> NumPy array
 ``as_strided``     (flat array, shape, strides, offset) -> view, counted in elements; with it, tensors on
@@ -93,10 +93,11 @@ def _reason(failure: Exception) -> str:
 
 def _check_claims(backend: "Backend") -> None:
     """Every numerics class that a backend claims for one of our primitives is one that it may have."""
+    claims = backend.description.get("numerics", {})
     for name, primitive in primitives().items():
         for row in primitive.dtypes:
-            claimed = backend.numerics(name, row.dtype)
-            if claimed not in row.numerics:
+            claimed = claims.get(name, {}).get(row.dtype)
+            if claimed is not None and claimed not in row.numerics:
                 raise BackendError(
                     f"backend {backend.name} claims the numerics class {claimed!r} for {name} "
                     f"{row.dtype}; it may be {' or '.join(row.numerics)}"
@@ -104,11 +105,15 @@ def _check_claims(backend: "Backend") -> None:
 
 
 class Backend:
-    """A loaded backend with defaults for all that it leaves out."""
+    """A loaded backend with defaults for all that it leaves out.
+
+    ``name`` is what it was asked for by, so that it can be asked for again; ``title`` its own name.
+    """
 
     def __init__(self, name: str, implementation: Any) -> None:
         self.implementation = implementation
-        self.name = str(getattr(implementation, "name", name))
+        self.name = name
+        self.title = str(getattr(implementation, "name", name))
         on_host = not hasattr(implementation, "to_device")
         self.to_device: Callable[[NDArray[Any]], Any] = self._optional("to_device", _unchanged)
         self.to_host: Callable[[Any], NDArray[Any]] = self._optional("to_host", np.asarray)
@@ -117,6 +122,9 @@ class Backend:
         self.as_strided: Callable[..., Any] | None = self._optional("as_strided", strided)
         self.accepts_out = bool(getattr(implementation, "accepts_out", False))
         self.description: Mapping[str, Any] = self._optional("describe", dict)() or {}
+        if not isinstance(self.description, Mapping):
+            kind = type(self.description).__name__
+            raise TypeError(f"describe() returned {kind}, not a dict")
 
     def _optional(self, name: str, default: Any) -> Any:
         return getattr(self.implementation, name, default)

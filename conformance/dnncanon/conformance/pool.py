@@ -216,7 +216,7 @@ class Pool:
         """A result that is decided from outside the backend."""
         claims = self.introduction["description"].get("numerics", {})
         numerics = str(claims.get(case.primitive.name, {}).get(case.dtype, "ieee"))
-        blank = blank_result(case, self.introduction["name"], numerics)
+        blank = blank_result(case, self.backend, numerics)
         return replace(blank, verdict=verdict, message=message)
 
 

@@ -218,7 +218,7 @@ def describe_environment(options: Options, introduction: dict[str, Any]) -> Envi
     return Environment(
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         command=options.command,
-        backend=introduction["name"],
+        backend=options.backend,
         level=options.level,
         seed=options.seed,
         versions={"dnncanon": __version__, **own, **description.get("versions", {})},
@@ -226,6 +226,7 @@ def describe_environment(options: Options, introduction: dict[str, Any]) -> Envi
         platform=platform.platform(),
         python=platform.python_version(),
         details={
+            "title": introduction["title"],
             "numerics": description.get("numerics", {}),
             "jobs": options.jobs,
             "timeout": options.timeout,

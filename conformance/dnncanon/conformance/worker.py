@@ -39,7 +39,7 @@ def serve(connection: Connection, backend_name: str) -> None:
 def introduction(backend: Backend) -> dict[str, Any]:
     """What the runner has to know of a backend, in JSON's types."""
     return {
-        "name": backend.name,
+        "title": backend.title,
         "offered": backend.offered(),
         "raises_spec_errors": backend.raises_spec_errors,
         "description": backend.description,
