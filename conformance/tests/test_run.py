@@ -1,18 +1,21 @@
 """Runs and the command line, as a user sees them: output, files, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dnncanon.conformance import workloads
 from dnncanon.conformance.cli import main
 from dnncanon.conformance.run import RESULTS
-from dnncanon.reports import CaseResult, Verdict, read_results
+from dnncanon.reports import CaseResult, ResultsWriter, Verdict, read_results
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -153,6 +156,137 @@ def test_a_cell_that_keeps_dying_is_given_up(cli: Cli, hostile: str, tmp_path: P
     assert counts.counts["SKIPPED"] > 0
 
 
+# --- Expected failures, interrupted and divided runs ---
+
+
+def expected_failures(tmp_path: Path, case: str) -> list[object]:
+    path = tmp_path / "expected.toml"
+    path.write_text(
+        f'[[expected_failure]]\ncase = "{case}"\nowner = "me"\nreason = "planted"\n'
+        "expires = 9999-12-31\n"
+    )
+    return ["--expected-failures", path]
+
+
+def test_expected_failures_do_not_fail_the_run(cli: Cli, hostile: str, tmp_path: Path) -> None:
+    expected = expected_failures(tmp_path, "conv_forward *")
+    code, out, _ = cli(*forward_run(f"{hostile}:StrideForDilation", tmp_path, *expected))
+    assert code == 0
+    assert "expected failure" in out
+    verdicts = {r.verdict for r in read_results(tmp_path / RESULTS).cases}
+    assert Verdict.EXPECTED_FAILURE in verdicts
+    assert Verdict.FAILED not in verdicts
+
+
+def test_an_expected_failure_that_does_not_happen_is_an_error(cli: Cli, tmp_path: Path) -> None:
+    expected = expected_failures(tmp_path, "conv_forward *")
+    code, out, _ = cli(*forward_run("reference", tmp_path, *expected))
+    assert code == 1
+    assert "did not happen: conv_forward *" in out
+
+
+def lines(folder: Path) -> list[str]:
+    return sorted(f"{r.case} {r.verdict}" for r in read_results(folder / RESULTS).cases)
+
+
+def test_a_killed_run_is_resumed_without_loss(cli: Cli, hostile: str, tmp_path: Path) -> None:
+    whole = forward_run(f"{hostile}:StrideForDilation", tmp_path / "whole")
+    broken = forward_run(f"{hostile}:StrideForDilation", tmp_path / "broken")
+    cli(*whole)
+    cli(*broken)
+    path = tmp_path / "broken" / RESULTS
+    text = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(text[:30]) + text[30][:50])  # as a kill in mid-write leaves it
+    kept = text[1:30]
+    code, _, _ = cli(*broken, "--resume")
+    assert code == 1
+    assert path.read_text().splitlines(keepends=True)[1:30] == kept
+    assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
+    assert read_results(path).complete
+
+
+def test_only_the_same_run_can_be_resumed(cli: Cli, tmp_path: Path) -> None:
+    run = forward_run("reference", tmp_path)
+    cli(*run)
+    assert cli(*run, "--resume")[0] == 2  # it came to its end
+    path = tmp_path / RESULTS
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
+    code, _, err = cli(*run, "--resume", "--seed", 5)
+    assert code == 2
+    assert "of another run" in err
+    assert cli(*run, "--resume")[0] == 0
+
+
+def test_a_killed_runner_leaves_no_workers_and_a_readable_file(
+    hostile: str, tmp_path: Path
+) -> None:
+    words = [str(w) for w in forward_run(f"{hostile}:Looping", tmp_path)]
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "dnncanon", *words],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )
+    path = tmp_path / RESULTS
+    wait_until(lambda: path.exists() and len(path.read_bytes().splitlines()) > 3)
+    workers = children(runner.pid)
+    assert workers
+    runner.kill()
+    runner.wait()
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    assert read_results(path).cases
+    assert not read_results(path).complete
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def test_shards_make_up_the_whole_run(cli: Cli, tmp_path: Path) -> None:
+    cli(*forward_run("reference", tmp_path / "whole"))
+    shards = [tmp_path / f"shard{i}" for i in (1, 2, 3)]
+    for i, folder in enumerate(shards, 1):
+        cli(*forward_run("reference", folder, "--shard", f"{i}/3"))
+        assert 0 < len(lines(folder)) < len(lines(tmp_path / "whole"))
+    code, _, _ = cli("merge", *shards, "--out", tmp_path / "merged")
+    assert code == 0
+    assert lines(tmp_path / "merged") == lines(tmp_path / "whole")
+    assert (tmp_path / "merged" / "index.html").exists()
+
+
+def test_what_is_not_all_shards_of_one_run_is_not_merged(cli: Cli, tmp_path: Path) -> None:
+    for i in (1, 2):
+        cli(*forward_run("reference", tmp_path / f"{i}", "--shard", f"{i}/2", "--cases", 10))
+    cli(*forward_run("reference", tmp_path / "other", "--shard", "2/2", "--seed", 9))
+    for folders in (["1"], ["1", "1"], ["1", "other"], ["1", "2", "2"]):
+        where = [tmp_path / folder for folder in folders]
+        code, _, err = cli("merge", *where, "--out", tmp_path / "merged")
+        assert code == 2
+        assert err.startswith("dnncanon: ")
+    assert not (tmp_path / "merged" / "index.html").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full to stand for a full disk")
+def test_a_full_disk_ends_the_run_with_a_sentence(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened_on_a_full_disk(self: ResultsWriter, path: Path, *rest: Any) -> None:
+        original(self, Path("/dev/full"), *rest)
+
+    original = ResultsWriter._open
+    monkeypatch.setattr(ResultsWriter, "_open", opened_on_a_full_disk)
+    code, _, err = cli(*forward_run("reference", tmp_path))
+    assert code == 2
+    assert "No space left on device" in err
+    assert "--resume" in err
+
+
 # --- Nothing tested, and wrong usage ---
 
 
@@ -182,6 +316,8 @@ WRONG_USAGE = {
     "cases": (["run", "--cases", "0"], "--cases"),
     "seed": (["run", "--seed", "-1"], "--seed"),
     "timeout": (["run", "--timeout", "nan"], "--timeout"),
+    "shard": (["run", "--shard", "3/2"], "--shard"),
+    "expected failures": (["run", "--expected-failures", "no_such.toml"], "no_such.toml"),
     "line": (["repro", "conv_forward x=float32[1"], "x=float32[1"),
     "spec": (["spec", "conv_sideways"], "conv_sideways"),
     "report": (["report", "no_such_folder"], "no_such_folder"),

@@ -25,8 +25,9 @@ class Expected:
     ``bound`` = SIGMAS·σ + the output's own rounding, half a unit in the last place at most; where the
     computation is exact both are 0 and the output must be equal. ``deviation`` is the standard
     deviation of the whole error, the last rounding included; 0 where statistics over elements would
-    mislead, because operands are rounded and one operand's error shows in many elements. ``may_be_nan``
-    marks infinite results that a flushed operand turns into NaN: Inf·0.
+    mislead, because errors are not independent: a rounded operand's shows in many elements, and sums in
+    less than float32 lose small terms for good. ``may_be_nan`` marks infinite results that a flushed
+    operand turns into NaN: Inf·0.
     """
 
     value: Floats
@@ -86,7 +87,7 @@ def _expected(result: ErrorArray, dtype: DType, numerics: NumericsClass) -> Expe
         last = np.where(tiny & (settled.value != 0.0), dtype.smallest_normal, last)
     bound = SIGMAS * sigma + last
     deviation = np.sqrt(settled.variance + np.square(last) / 3.0)
-    if numerics.input_digits is not None:
+    if numerics.input_digits is not None or result.precision.digits < DTYPES["float32"].digits:
         deviation = np.zeros_like(deviation)
     may_be_nan = np.isinf(settled.value) & numerics.flushes_subnormals
     return Expected(settled.value, bound, deviation, may_be_nan, dtype)

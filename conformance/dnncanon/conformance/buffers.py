@@ -89,7 +89,7 @@ class Guarded:
         if position >= self.buffer.size - MARGIN:
             return f"memory {position - (self.buffer.size - MARGIN) + 1} elements behind its last"
         own = np.argwhere(self.addresses() == position)
-        if own.size:
+        if len(own):
             return f"input element {tuple(map(int, own[0]))}"
         return f"a gap between its strides, {position - MARGIN} elements behind its first,"
 

@@ -18,6 +18,7 @@ from hypothesis.errors import HypothesisException
 from dnncanon.conformance import workloads
 from dnncanon.conformance.case import Case, must_error_cases
 from dnncanon.conformance.pool import Pool
+from dnncanon.conformance.shards import WHOLE, Shard
 from dnncanon.conformance.strategies import cases
 from dnncanon.reports import CaseResult, Verdict
 from dnncanon.spec import Primitive, Scale, primitives
@@ -109,13 +110,19 @@ class _FailsError(Exception):
 
 @dataclass
 class CellRun:
-    """A cell on its way through a backend."""
+    """A cell on its way through a backend.
+
+    ``record`` gets every result, after ``applied`` has looked whether it is an expected failure.
+    """
 
     cell: Cell
     pool: Pool
     record: Record
+    applied: Callable[[CaseResult], CaseResult] = lambda result: result
     origin: str = "drawn"
+    shard: Shard = WHOLE
     results: dict[str, CaseResult] = field(default_factory=dict)
+    explained: bool = False
     deaths: int = 0
 
     def submit(self) -> None:
@@ -139,6 +146,8 @@ class CellRun:
         replace(self.cell, count=1).draw(self._submit)
 
     def _submit(self, case: Case) -> None:
+        if str(case) in self.results or not self.shard.holds(case):
+            return
         if self.deaths >= MAX_DEATHS:
             why = f"the cell was given up after {self.deaths} crashes and timeouts"
             self._heard(self.pool.result(case, Verdict.SKIPPED, why))
@@ -146,10 +155,17 @@ class CellRun:
             self.pool.submit(case, self._heard)
 
     def _heard(self, result: CaseResult) -> None:
-        result = replace(result, origin=self.origin)
+        result = self.applied(replace(result, origin=self.origin))
         self.deaths += result.verdict in (Verdict.CRASHED, Verdict.TIMEOUT)
         self.results[result.case] = result
         self.record(result)
+
+    def take_over(self, result: CaseResult) -> None:
+        """Count a result of an earlier, unfinished run as this one's; it is recorded already."""
+        if result.origin == "shrunk":
+            self.explained = True
+        else:
+            self.results[result.case] = result
 
     @property
     def failures(self) -> list[CaseResult]:
@@ -158,7 +174,7 @@ class CellRun:
     def explain(self, seconds: float) -> CaseResult | None:
         """Shrink the first failure of drawn data for at most ``seconds``; the result is recorded."""
         first = next((r for r in self.failures if r.layer != "must-error"), None)
-        if first is None:
+        if first is None or self.explained:
             return None
         until = time.monotonic() + seconds
 

@@ -9,8 +9,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dnncanon.spec import __version__
+
+if TYPE_CHECKING:
+    from dnncanon.conformance.shards import Shard
 
 OK, NOT_CONFORMING, USAGE, NOTHING_TESTED = 0, 1, 2, 3
 
@@ -42,9 +46,10 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from dnncanon.conformance.backends import BackendError
     from dnncanon.conformance.case import CaseError
     from dnncanon.conformance.run import UsageError
+    from dnncanon.conformance.shards import MergeError
     from dnncanon.reports import ResultsError
 
-    return (BackendError, CaseError, UsageError, ResultsError)
+    return (BackendError, CaseError, UsageError, MergeError, ResultsError)
 
 
 # --- Commands -------------------------------------------------------------------------------------
@@ -101,12 +106,17 @@ def _run(arguments: argparse.Namespace) -> int:
         shrink_seconds=arguments.shrink,
         require_gpu=arguments.require_gpu,
         fail_fast=arguments.fail_fast,
+        resume=arguments.resume,
+        shard=arguments.shard,
+        expected_failures=arguments.expected_failures and Path(arguments.expected_failures),
         command=shlex.join(["dnncanon", *arguments.words]),
     )
     outcome = run(options)
     print(summary_text(outcome.results, color=sys.stdout.isatty()))
     for path in (options.out / RESULTS, *outcome.files):
         print(f"wrote {path}")
+    for entry in outcome.unused_expectations:
+        print(f"expected failure that did not happen: {entry.case} ({entry.owner}); take it out")
     return outcome.exit_code
 
 
@@ -147,6 +157,23 @@ def _report(arguments: argparse.Namespace) -> int:
     for path in files:
         print(f"wrote {path}")
     return OK
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from dnncanon.conformance.run import RESULTS, make_folder
+    from dnncanon.conformance.shards import merge
+    from dnncanon.reports import exit_code, read_results, render, summary_text
+
+    out = Path(arguments.out)
+    parts = [read_results(Path(p) / RESULTS if Path(p).is_dir() else p) for p in arguments.results]
+    make_folder(out)
+    merge(parts, out / RESULTS)
+    results = read_results(out / RESULTS)
+    files = render(results, out)
+    print(summary_text(results, color=sys.stdout.isatty()))
+    for path in (out / RESULTS, *files):
+        print(f"wrote {path}")
+    return exit_code(results.summary.counts) if results.summary else NOT_CONFORMING
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -199,6 +226,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("results", help="results.jsonl, or the folder that holds it")
     command.add_argument("--out", help="folder for the reports; default: beside the results")
     command.set_defaults(do=_report)
+
+    command = commands.add_parser("merge", help="put the shards of one run together")
+    command.add_argument("results", nargs="+", help="folders or results files of all shards")
+    command.add_argument("--out", default="dnncanon-report", help="folder for the whole")
+    command.set_defaults(do=_merge)
 
     command = commands.add_parser("compare", help="what changed between two runs")
     command.add_argument("results", nargs=2, metavar=("OLD", "NEW"))
@@ -257,6 +289,13 @@ def _add_run_arguments(command: argparse.ArgumentParser) -> None:
         help="time to reduce the first failure of each primitive × dtype (default: 20)",
     )
     add("--require-gpu", action="store_true", help="fail if the backend does not run on a GPU")
+    add("--resume", action="store_true", help="go on with the unfinished run in --out")
+    add("--shard", type=_shard, default="1/1", metavar="I/N", help="only the I-th of N parts")
+    add(
+        "--expected-failures",
+        metavar="FILE",
+        help="TOML file of failures that someone answers for until a date",
+    )
     add("--fail-fast", action="store_true", help="stop at the first primitive × dtype that fails")
 
 
@@ -276,6 +315,15 @@ def _positive_number(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a number > 0")
     return value
+
+
+def _shard(text: str) -> "Shard":
+    from dnncanon.conformance.shards import Shard
+
+    try:
+        return Shard.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a shard, such as 2/8") from None
 
 
 def _seed(text: str) -> int:

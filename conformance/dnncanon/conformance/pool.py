@@ -53,13 +53,8 @@ class Worker:
     def start(cls, backend: str) -> "Worker":
         ours, theirs = Pipe()
         output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the worker)
-        command = [
-            sys.executable,
-            "-m",
-            "dnncanon.conformance.worker",
-            str(theirs.fileno()),
-            backend,
-        ]
+        module = [sys.executable, "-m", "dnncanon.conformance.worker"]
+        command = [*module, str(theirs.fileno()), str(os.getpid()), backend]
         process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],

@@ -16,15 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dnncanon.conformance import workloads
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.cells import Cell, CellRun, workload_cases
+from dnncanon.conformance.expected import Expectation, ExpectationError, Expectations
 from dnncanon.conformance.levels import LEVELS
 from dnncanon.conformance.pool import Pool
+from dnncanon.conformance.shards import WHOLE, Shard, same_run
 from dnncanon.reports import (
     CaseResult,
     Environment,
     Results,
     ResultsWriter,
     Summary,
-    Verdict,
     exit_code,
     read_results,
     render,
@@ -56,6 +57,9 @@ class Options:
     shrink_seconds: float = 20.0
     require_gpu: bool = False
     fail_fast: bool = False
+    resume: bool = False
+    shard: Shard = WHOLE
+    expected_failures: Path | None = None
     command: str = ""
 
 
@@ -65,9 +69,13 @@ class Outcome:
 
     results: Results
     files: Sequence[Path]
+    unused_expectations: Sequence[Expectation] = ()
 
     @property
     def exit_code(self) -> int:
+        """0, 1 or 3 as the command line's; an expectation that nothing matched does not conform."""
+        if self.unused_expectations:
+            return 1
         return exit_code(self.results.summary.counts) if self.results.summary else 1
 
 
@@ -77,7 +85,9 @@ def run(options: Options) -> Outcome:
     Raises UsageError, or BackendError when the backend cannot be loaded.
     """
     cells = select(options)
-    _make_folder(options.out)
+    expectations = _expectations(options)
+    make_folder(options.out)
+    earlier = _earlier(options)
     with Pool(options.backend, jobs=options.jobs, timeout=options.timeout) as pool:
         introduction = pool.introduction
         if options.require_gpu and introduction["description"].get("gpu") is not True:
@@ -86,10 +96,45 @@ def run(options: Options) -> Outcome:
                 f"--require-gpu: backend {options.backend} runs on {device}, not on a GPU"
             )
         environment = describe_environment(options, introduction)
-        with ResultsWriter(options.out / RESULTS, environment) as writer:
-            _Run(options, cells, pool, writer).go()
+        try:
+            with _writer(options, environment, earlier) as writer:
+                _Run(options, cells, pool, writer, expectations, earlier).go()
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {options.out}: {error.strerror or error}; what was tested so far is "
+                f"in {options.out / RESULTS}, and --resume goes on from there"
+            ) from error
     results = read_results(options.out / RESULTS)
-    return Outcome(results, render(results, options.out))
+    return Outcome(results, render(results, options.out), expectations.unused())
+
+
+def _expectations(options: Options) -> Expectations:
+    if options.expected_failures is None:
+        return Expectations()
+    try:
+        return Expectations.read(options.expected_failures)
+    except ExpectationError as error:
+        raise UsageError(str(error)) from error
+
+
+def _earlier(options: Options) -> Results | None:
+    """The results to go on from; None for a run that begins anew."""
+    path = options.out / RESULTS
+    if not options.resume or not path.stat().st_size:
+        return None
+    earlier = read_results(path)
+    if earlier.complete:
+        raise UsageError(f"--resume: the run in {path} came to its end; run without --resume")
+    return earlier
+
+
+def _writer(options: Options, environment: Environment, earlier: Results | None) -> ResultsWriter:
+    path = options.out / RESULTS
+    if earlier is None:
+        return ResultsWriter(path, environment)
+    if not same_run(earlier.environment, environment):
+        raise UsageError(f"--resume: {path} is of another run: {earlier.environment.command}")
+    return ResultsWriter.resume(path, earlier)
 
 
 def select(options: Options) -> list[Cell]:
@@ -134,7 +179,8 @@ def _known(what: str, names: Sequence[str], known: Any) -> None:
             raise UsageError(f"there is no {what} {name!r}; known are {', '.join(known)}")
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make sure that results can be written into ``folder``. Raises UsageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / RESULTS
@@ -147,12 +193,26 @@ class _Run:
     """The cells of a run on their way, with progress shown on a terminal."""
 
     def __init__(
-        self, options: Options, cells: Sequence[Cell], pool: Pool, writer: ResultsWriter
+        self,
+        options: Options,
+        cells: Sequence[Cell],
+        pool: Pool,
+        writer: ResultsWriter,
+        expectations: Expectations,
+        earlier: Results | None,
     ) -> None:
         self.options = options
         self.pool = pool
         self.writer = writer
-        self.runs = [CellRun(cell, pool, self._record, self._origin()) for cell in cells]
+        self.expectations = expectations
+        origin = f"workload:{options.workload}" if options.workload else "drawn"
+        self.runs = [
+            CellRun(cell, pool, self._record, expectations.applied, origin, options.shard)
+            for cell in cells
+        ]
+        by_cell = {(run.cell.primitive.name, run.cell.dtype): run for run in self.runs}
+        for result in earlier.cases if earlier else ():
+            by_cell[result.primitive, result.dtype].take_over(result)
         self.failed = False
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -175,9 +235,6 @@ class _Run:
         finally:
             summary = self.writer.finish(time.monotonic() - started, finished=finished)
         return summary
-
-    def _origin(self) -> str:
-        return f"workload:{self.options.workload}" if self.options.workload else "drawn"
 
     def _run_cells(self) -> None:
         task = self.progress.add_task("", total=len(self.runs))
@@ -207,8 +264,7 @@ class _Run:
 
     def _record(self, result: CaseResult) -> None:
         self.writer.write(result)
-        conforms = (Verdict.PASSED, Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.MISTRUSTED)
-        self.failed = self.failed or result.verdict not in conforms
+        self.failed = self.failed or result.failing
 
 
 def describe_environment(options: Options, introduction: dict[str, Any]) -> Environment:
@@ -228,10 +284,16 @@ def describe_environment(options: Options, introduction: dict[str, Any]) -> Envi
         details={
             "title": introduction["title"],
             "numerics": description.get("numerics", {}),
+            "selection": {
+                "primitives": options.primitives,
+                "dtypes": options.dtypes,
+                "cases": options.cases,
+                "workload": options.workload,
+                "batch": options.batch if options.workload else None,
+            },
+            "shard": str(options.shard),
             "jobs": options.jobs,
             "timeout": options.timeout,
-            "workload": options.workload,
-            "batch": options.batch if options.workload else None,
             "processor": processor(),
         },
     )

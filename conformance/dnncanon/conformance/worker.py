@@ -4,8 +4,11 @@ It is a separate process so that whatever a backend does, crash, hang, corrupt m
 and not the run. Requests and replies are JSON objects on a socket of their own: a backend may print.
 """
 
+import ctypes
 import faulthandler
 import json
+import os
+import signal
 import sys
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
@@ -13,8 +16,10 @@ from typing import Any
 
 from dnncanon.conformance.backends import Backend, BackendError, load
 from dnncanon.conformance.case import Case, CaseError
-from dnncanon.conformance.execute import execute
+from dnncanon.conformance.execute import blank_result, execute
 from dnncanon.reports import CaseResult, Verdict
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def serve(connection: Connection, backend_name: str) -> None:
@@ -59,8 +64,6 @@ def _answer(backend: Backend, line: str) -> dict[str, Any]:
 
 
 def _unanswerable(backend: Backend, case: Case, why: str) -> CaseResult:
-    from dnncanon.conformance.execute import blank_result
-
     return replace(blank_result(case, backend.name, "ieee"), verdict=Verdict.SKIPPED, message=why)
 
 
@@ -68,10 +71,19 @@ def _send(connection: Connection, message: dict[str, Any]) -> None:
     connection.send_bytes(json.dumps(message, default=str).encode())
 
 
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, however busy it is then."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it had died before we asked
+        os._exit(1)
+
+
 def main() -> None:
-    """``python -m dnncanon.conformance.worker FD BACKEND``, as started by the pool."""
+    """``python -m dnncanon.conformance.worker FD PARENT BACKEND``, as started by the pool."""
     faulthandler.enable()
-    descriptor, backend_name = int(sys.argv[1]), sys.argv[2]
+    if sys.platform == "linux":
+        _die_with(int(sys.argv[2]))
+    descriptor, backend_name = int(sys.argv[1]), sys.argv[3]
     serve(Connection(descriptor), backend_name)
 
 

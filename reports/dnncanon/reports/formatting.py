@@ -28,6 +28,7 @@ VERDICT_MEANINGS: Mapping[str, str] = {
     Verdict.ERROR: "the backend raised an exception",
     Verdict.CRASHED: "the worker process died",
     Verdict.TIMEOUT: "the case did not come back in time",
+    Verdict.EXPECTED_FAILURE: "does not conform, as declared with owner, reason and expiry",
 }
 
 ULP_BASIS = (
@@ -41,7 +42,7 @@ class Mark:
     """How a cell is shown: a symbol with counts, and the same in words."""
 
     kind: str
-    """failing, mistrusted, passed, not-run or empty."""
+    """failing, mistrusted (or failing as expected), passed, not-run or empty."""
     text: str
     words: str
 
@@ -50,7 +51,7 @@ _NO_CASE = Mark("empty", "·", "no case")
 
 
 def cell_mark(cell: Cell | None) -> Mark:
-    """The mark of a cell: ✗ failing/run, ✓ passed and ~ mistrusted, or why nothing was run."""
+    """The mark of a cell: ✗ failing/run, ✓ passed, ~ mistrusted, ! expected, or why none was run."""
     return _NO_CASE if cell is None else counts_mark(cell.counts)
 
 
@@ -61,12 +62,14 @@ def counts_mark(counts: Mapping[str, int]) -> Mark:
     words = counts_in_words(counts)
     if failing:
         return Mark("failing", f"✗ {failing:,}/{run:,}", words)
-    passed = run - failing - mistrusted
-    if passed:
-        vacuous = f" ~ {mistrusted:,}" if mistrusted else ""
-        return Mark("passed", f"✓ {passed:,}{vacuous}", words)
-    if mistrusted:
-        return Mark("mistrusted", f"~ {mistrusted:,}", words)
+    expected = counts.get(Verdict.EXPECTED_FAILURE, 0)
+    passed = run - failing - mistrusted - expected
+    parts = {"✓": passed, "~": mistrusted, "!": expected}
+    text = " ".join(f"{mark} {number:,}" for mark, number in parts.items() if number)
+    if passed and not expected:
+        return Mark("passed", text, words)
+    if text:
+        return Mark("mistrusted", text, words)
     if counts.get(Verdict.UNSUPPORTED):
         return Mark("not-run", "unsupported", words)
     return Mark("not-run", "skipped", words) if counts.get(Verdict.SKIPPED) else _NO_CASE
@@ -74,7 +77,7 @@ def counts_mark(counts: Mapping[str, int]) -> Mark:
 
 def counts_in_words(counts: Mapping[str, int]) -> str:
     """For instance "195 passed, 5 failed"; verdicts that do not occur are left out."""
-    present = [f"{counts[v]:,} {v.lower()}" for v in Verdict if counts.get(v)]
+    present = [f"{counts[v]:,} {v.lower().replace('_', ' ')}" for v in Verdict if counts.get(v)]
     return ", ".join(present) or "no case"
 
 

@@ -172,7 +172,7 @@ def cases_shown(cases: Sequence[CaseResult], limit: int) -> list[CaseResult]:
 
 
 def _notable(case: CaseResult) -> bool:
-    return case.failing or case.verdict is Verdict.MISTRUSTED
+    return case.failing or case.verdict in (Verdict.MISTRUSTED, Verdict.EXPECTED_FAILURE)
 
 
 def _groups(results: Results, name: str) -> list[tuple[str, Mapping[str, int], Mark, str]]:

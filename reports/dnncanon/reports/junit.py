@@ -1,8 +1,8 @@
 """JUnit XML of a run, for the test views of CI systems.
 
 One suite for each backend and primitive, one test for each counted case. FAILED is a failure;
-ERROR, CRASHED and TIMEOUT are errors; UNSUPPORTED, SKIPPED and MISTRUSTED are skipped, because
-JUnit knows no other way to say: not a pass. A run that did not come to its end adds one error.
+ERROR, CRASHED and TIMEOUT are errors; UNSUPPORTED, SKIPPED, MISTRUSTED and EXPECTED_FAILURE are
+skipped, because JUnit knows no other way to say: not a pass. A run that did not come to its end adds one error.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _OUTCOMES = {
     Verdict.MISTRUSTED: "skipped",
     Verdict.UNSUPPORTED: "skipped",
     Verdict.SKIPPED: "skipped",
+    Verdict.EXPECTED_FAILURE: "skipped",
 }
 _TOTALS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 

@@ -108,7 +108,8 @@ def _failure(failure: Failure) -> str:
 
 def _matrix(table: Matrix) -> Iterator[str]:
     yield "\n### Primitive × dtype\n\n"
-    yield "✓ cases that conform, ~ mistrusted (they prove nothing), ✗ failing/run, · no case.\n\n"
+    yield "✓ cases that conform, ~ mistrusted (they prove nothing), ! expected failures, "
+    yield "✗ failing/run, · no case.\n\n"
     yield "| primitive | backend | " + " | ".join(map(cell, table.dtypes)) + " |\n"
     yield "| --- | --- |" + " ---: |" * len(table.dtypes) + "\n"
     for primitive in table.primitives:

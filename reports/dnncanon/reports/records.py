@@ -22,7 +22,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -58,6 +58,8 @@ class Verdict(StrEnum):
     """The worker process died."""
     TIMEOUT = "TIMEOUT"
     """The case did not come back in time."""
+    EXPECTED_FAILURE = "EXPECTED_FAILURE"
+    """Does not conform, as its owner has declared, with a reason and an expiry."""
 
 
 FAILING = frozenset({Verdict.FAILED, Verdict.ERROR, Verdict.CRASHED, Verdict.TIMEOUT})
@@ -269,12 +271,40 @@ class ResultsWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], environment: Environment) -> None:
-        self.path = Path(path)
+        self._open(Path(path), environment, "w")
+        try:
+            self._write_line("environment", {"schema": SCHEMA_VERSION} | _field_values(environment))
+        except OSError:
+            self.close()
+            raise
+
+    def _open(self, path: Path, environment: Environment, mode: Literal["w", "a"]) -> None:
+        self.path = path
         self.environment = environment
         self._tally = Tally()
         self._finished = False
-        self._file = self.path.open("w", encoding="utf-8", newline="\n")
-        self._write_line("environment", {"schema": SCHEMA_VERSION} | _field_values(environment))
+        self._seconds_before = 0.0
+        # Unbuffered: what does not fit on the disk must not wait in memory for a later failure.
+        self._file = path.open(f"{mode}b", buffering=0)
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], results: Results) -> Self:
+        """Go on with a file that was read as ``results`` and whose run did not finish.
+
+        A line cut off in mid-write and a summary of the unfinished run are taken away; every case
+        stays.
+        """
+        keep = 1 + len(results.cases)
+        with open(path, "r+b") as file:
+            kept = [file.readline() for _ in range(keep)]
+            file.truncate()
+            if not kept[-1].endswith(b"\n"):
+                file.write(b"\n")
+        writer = cls.__new__(cls)
+        writer._open(Path(path), results.environment, "a")
+        writer._tally = Tally(results.cases)
+        writer._seconds_before = results.summary.seconds if results.summary else 0.0
+        return writer
 
     def __enter__(self) -> Self:
         return self
@@ -304,6 +334,7 @@ class ResultsWriter:
         if self._finished:
             raise ValueError(f"{self.path}: a second summary")
         counts = self._tally.counts()
+        seconds += self._seconds_before
         cases = sum(counts.values())
         run = cases - sum(counts[verdict] for verdict in NOT_RUN)
         summary = Summary(
@@ -324,8 +355,9 @@ class ResultsWriter:
     def _write_line(self, kind: str, values: Mapping[str, Any]) -> None:
         # ASCII only: a message may hold lone surrogates, which UTF-8 refuses.
         line = json.dumps({"kind": kind} | _jsonable(values), allow_nan=False, ensure_ascii=True)
-        self._file.write(line + "\n")
-        self._file.flush()
+        rest = memoryview(f"{line}\n".encode())
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
 
 def read_results(path: str | os.PathLike[str]) -> Results:

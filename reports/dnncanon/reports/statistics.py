@@ -206,6 +206,7 @@ SEVERITY = (
     Verdict.TIMEOUT,
     Verdict.ERROR,
     Verdict.FAILED,
+    Verdict.EXPECTED_FAILURE,
     Verdict.MISTRUSTED,
     Verdict.PASSED,
     Verdict.SKIPPED,

@@ -489,7 +489,7 @@ def _meet_input(
 
 
 def _limit(sample: _Sample, scale: Scale) -> _Sample:
-    """Shrink channels and batch until the problem is no larger than the scale allows."""
+    """Shrink batch, channels and groups until the problem is no larger than the scale allows."""
     while sample.problem("float32").multiplications > scale.multiplications:
         groups = sample.groups
         if sample.batch > 1:
@@ -498,6 +498,12 @@ def _limit(sample: _Sample, scale: Scale) -> _Sample:
             sample = replace(sample, channels=sample.channels // groups // 2 * groups or groups)
         elif sample.filters > groups:
             sample = replace(sample, filters=sample.filters // groups // 2 * groups or groups)
+        elif groups > 1:
+            half = groups // 2
+            attributes = {**sample.attributes, "groups": half}
+            sample = replace(
+                sample, channels=half, filters=half, groups=half, attributes=attributes
+            )
         else:
             break
     return sample
