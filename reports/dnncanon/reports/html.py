@@ -17,6 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ def write_html(results: Results, path: str | os.PathLike[str]) -> Path:
 def render_html(results: Results) -> str:
     """The report as one string of HTML."""
     table = matrix(results.cases)
-    plots = plot_data(results.cases, table)
+    plots = plot_data(results.cases, table) if find_spec("plotly") else None
     script = _asset("report.js")
     plotly = _plotly() if plots else None
     page = (
@@ -95,6 +96,7 @@ def render_html(results: Results) -> str:
                 "points_shown": plots["points_shown"] if plots else 0,
                 "points_all": plots["points_all"] if plots else 0,
                 "plotly": plotly,
+                "plotly_absent": find_spec("plotly") is None,
             }
         )
     )

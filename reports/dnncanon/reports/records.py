@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -460,6 +461,9 @@ def _validate(path: str | os.PathLike[str], number: int, kind: str, value: Any) 
     """Raise ResultsError unless `value` is what the schema says of its kind."""
     if kind == "case" and _surely_valid(value):
         return
+    if find_spec("jsonschema") is None:
+        _validate_names(path, number, kind, value)
+        return
     validator = _validators()[kind]
     if validator.is_valid(value):
         return
@@ -469,6 +473,16 @@ def _validate(path: str | os.PathLike[str], number: int, kind: str, value: Any) 
     assert error is not None
     place = "".join(f"/{part}" for part in error.absolute_path)
     raise ResultsError(path, number, f"{kind}{place}: {_shortened(error.message)}")
+
+
+def _validate_names(path: str | os.PathLike[str], number: int, kind: str, value: Any) -> None:
+    """What can be checked without jsonschema, as in a bare checkout: the names, not the types."""
+    rules = load_schema()["$defs"][kind]
+    missing = set(rules["required"]) - set(value)
+    unknown = set(value) - set(rules["properties"])
+    for what, names in (("misses", missing), ("has an unknown", unknown)):
+        if names:
+            raise ResultsError(path, number, f"{kind} {what} {min(names)!r}")
 
 
 @cache
