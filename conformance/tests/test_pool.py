@@ -81,11 +81,16 @@ def test_returning_an_input_is_a_failure(hostile: str) -> None:
 
 
 def test_returning_the_previous_result_is_a_failure(hostile: str) -> None:
-    lines = [LINES[0], LINES[0].replace("seed=1", "seed=2")]
     with Pool(f"{hostile}:Remembering") as pool:
-        first, second = (pool.run(Case.parse(line)) for line in lines)
-    assert first.verdict is Verdict.PASSED
-    assert second.verdict is Verdict.FAILED
+        alone = pool.run(Case.parse(LINES[0]))
+        after_another = pool.run(Case.parse(f"{LINES[1]} after=7"))
+    assert alone.verdict is Verdict.PASSED
+    assert after_another.verdict is Verdict.FAILED
+
+
+def test_the_call_before_leaves_no_trace_in_a_correct_backend() -> None:
+    with Pool("reference") as pool:
+        assert pool.run(Case.parse(f"{LINES[0]} after=7")).verdict is Verdict.PASSED
 
 
 def test_an_exception_is_an_error_with_its_message(hostile: str) -> None:

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,9 @@ def test_many_groups_are_shrunk_to_the_scale_as_well() -> None:
         """8 groups of 3×3×3 depthwise filters, extents 4, stride and dilation 1, padding 3."""
 
         choices = iter([3, 1, "depthwise", "symmetric", "cross_correlation"])
-        integers = iter([8, 2, *(3, 3, 3), *(4, 4, 4), *(1, 1, 1), *(1, 1, 1), *(3, 3, 3)])
+        groups_channels_filters = (2, 8, 2)
+        per_dim = ((3, 3, 3), (4, 4, 4), (1, 1, 1), (1, 1, 1), (3, 3, 3), (0, 0, 0))
+        integers = iter([*groups_channels_filters, *chain.from_iterable(per_dim)])
 
         def integer(self, low: int, high: int) -> int:
             return next(self.integers)

@@ -22,7 +22,7 @@ is used as something else than a term: partial sums of the reference are never r
 *Absorption.* Once a sum is so large that u·|s| exceeds its small terms, these are lost one and all: no
 independent errors describe that. Sums of n terms of one sign may drift by a share of |v|, for which a
 standard deviation of |v|·min(2·(n·u)², n·u/32, 1/8) is added: nothing to speak of while n·u is small.
-It is fitted to sequential float16 sums of all fills, n = 16 … 36,864 (tests/test_accuracy.py).
+It is fitted to sequential float16 sums of all fills, n = 16 … 36,864 (tests/test_calibration.py).
 
 *Products* inside a sum may or may not be rounded (FMA), so they count as rounded.
 
@@ -31,12 +31,15 @@ is a multiple of q that p bits can hold: nothing is rounded, and the bound is 0.
 The quantum must not be below η, the spacing of the subnormal numbers.
 
 *Underflow.* Each rounding may also lose half of η: + η²/12. Where subnormal results may be flushed to
-zero it may lose the smallest normal number m instead: + m²/3. In float64 both vanish, as all variances
-below 2^-1074 do; results below some 1e-145 are then held to their last rounding alone.
+zero it may lose the smallest normal number m instead: + m²/3.
+
+*Units.* The variance of a float64 near its underflow is no float64 any more. So an array keeps its squares
+in a unit of its own, a power of two near its largest value; units of products multiply.
 
 The bound itself is made in :mod:`dnncanon.conformance.bounds`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,10 +74,9 @@ class Precision:
         """Of a relative rounding error: u²/3."""
         return float(4.0**-self.digits / 3.0)
 
-    @property
-    def underflow(self) -> float:
-        """Variance of the absolute error of one rounding of a subnormal result: η²/12, or m²/3."""
-        return max(self.subnormal**2 / 12.0, self.flushed**2 / 3.0)
+    def underflow(self, unit: float) -> float:
+        """Variance, in unit², of the error of one rounding of a subnormal result: η²/12, or m²/3."""
+        return max((self.subnormal / unit) ** 2 / 12.0, (self.flushed / unit) ** 2 / 3.0)
 
     def absorbed(self, terms: Floats) -> Floats:
         """Standard deviation of the share of a sum of so many terms that absorption may cost it."""
@@ -91,7 +93,8 @@ class ErrorArray(NDArrayOperatorsMixin):
     """A float64 array with the variance of its error, for NumPy's vocabulary of the reference.
 
     ``terms`` and ``squares`` are n and Σt² of a sum whose roundings are not counted yet; n <= 1 means
-    that there is none. ``quantum`` divides every value exactly; 0 means unknown.
+    that there is none. ``variance`` and ``squares`` are in ``unit``², a power of two. ``quantum``
+    divides every value exactly; 0 means unknown.
     """
 
     __array_priority__ = 100
@@ -105,12 +108,14 @@ class ErrorArray(NDArrayOperatorsMixin):
         terms: Floats | float = 1.0,
         squares: Floats | float | None = None,
         quantum: float = 0.0,
+        unit: float = 1.0,
     ) -> None:
         self.value = np.asarray(value, np.float64)
         self.precision = precision
+        self.unit = unit
         self.variance = np.broadcast_to(np.asarray(variance, np.float64), self.value.shape)
         self.terms = np.broadcast_to(np.asarray(terms, np.float64), self.value.shape)
-        squares = np.square(self.value) if squares is None else squares
+        squares = self._squared() if squares is None else squares
         self.squares = np.broadcast_to(np.asarray(squares, np.float64), self.value.shape)
         self.quantum = quantum
 
@@ -139,7 +144,8 @@ class ErrorArray(NDArrayOperatorsMixin):
         return self._moved(lambda part: part[index])
 
     def __setitem__(self, index: Any, other: Any) -> None:
-        new = self._lift(other)
+        mine, new = _in_one_unit(self, self._lift(other))
+        self.__dict__.update(mine.__dict__)
         for name in ("variance", "terms", "squares"):
             part = getattr(self, name)
             if not part.flags.writeable:
@@ -186,29 +192,59 @@ class ErrorArray(NDArrayOperatorsMixin):
     def settled(self) -> "ErrorArray":
         """The array with the roundings of its pending sum counted."""
         u2, rest = self.precision.variance, np.maximum(self.terms - 2.0, 0.0)
-        v2 = np.square(self.value)
-        rounding = u2 * (v2 + rest * (self.squares + v2)) + self.terms * self.precision.underflow
+        v2 = self._squared()
+        rounding = u2 * (v2 + rest * (self.squares + v2))
+        rounding += self.terms * self.precision.underflow(self.unit)
         rounding += v2 * np.square(self.precision.absorbed(self.terms))
         # Σ|t| <= sqrt(n·Σt²)
-        exact = self.precision.holds(np.sqrt(self.terms * self.squares), self.quantum)
-        rounding = np.where((self.terms < 2.0) | exact, 0.0, rounding)
-        return ErrorArray(
-            self.value, self.precision, self.variance + rounding, quantum=self.quantum
+        exact = self.precision.holds(np.sqrt(self.terms * self.squares) * self.unit, self.quantum)
+        return self._with_variance(
+            self.variance + np.where((self.terms < 2.0) | exact, 0.0, rounding)
         )
 
     def rounded(self) -> "ErrorArray":
         """The array as the result of one operation: its rounding counted, unless it is exact."""
-        rounding = self.precision.variance * np.square(self.value) + self.precision.underflow
+        rounding = self.precision.variance * self._squared()
+        rounding += self.precision.underflow(self.unit)
         exact = self.precision.holds(np.abs(self.value), self.quantum)
-        variance = self.variance + np.where(exact, 0.0, rounding)
-        return ErrorArray(self.value, self.precision, variance, quantum=self.quantum)
+        return self._with_variance(self.variance + np.where(exact, 0.0, rounding))
+
+    def deviation(self) -> Floats:
+        """Standard deviation of the error."""
+        result: Floats = np.sqrt(self.variance) * self.unit
+        return result
+
+    def _with_variance(self, variance: Floats) -> "ErrorArray":
+        """The same values with another error, and no sum pending."""
+        return ErrorArray(
+            self.value, self.precision, variance, quantum=self.quantum, unit=self.unit
+        )
+
+    def _squared(self) -> Floats:
+        """The squares of the values, in unit²."""
+        result: Floats = np.square(self.value / self.unit)
+        return result
+
+    def in_unit(self, unit: float) -> "ErrorArray":
+        """The same array with its squares in another unit."""
+        factor = (self.unit / unit) ** 2
+        return ErrorArray(
+            self.value,
+            self.precision,
+            _scaled(self.variance, factor),
+            terms=self.terms,
+            squares=_scaled(self.squares, factor),
+            quantum=self.quantum,
+            unit=unit,
+        )
 
     def _lift(self, other: Any) -> "ErrorArray":
         """A constant as an array; it is rounded to the format unless that can hold it."""
         if isinstance(other, ErrorArray):
             return other
         value = np.asarray(other, np.float64)
-        return ErrorArray(value, self.precision, quantum=quantum_of(value)).rounded()
+        unit = unit_of(value, self.precision)
+        return ErrorArray(value, self.precision, quantum=quantum_of(value), unit=unit).rounded()
 
     def _moved(self, move: Callable[[Floats], Floats]) -> "ErrorArray":
         """The result of an operation that only moves elements."""
@@ -219,6 +255,7 @@ class ErrorArray(NDArrayOperatorsMixin):
             terms=move(self.terms),
             squares=move(self.squares),
             quantum=self.quantum,
+            unit=self.unit,
         )
 
 
@@ -242,11 +279,31 @@ def quantum_of(value: Floats) -> float:
     return 0.0
 
 
+def unit_of(value: Floats, precision: Precision) -> float:
+    """The power of two at the largest finite magnitude, but not below the spacing of the subnormals."""
+    magnitude = np.abs(value)
+    largest = float(magnitude.max(initial=0.0, where=np.isfinite(magnitude)))
+    power = math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest else 0.0
+    return max(power, precision.subnormal)
+
+
+def _in_one_unit(a: ErrorArray, b: ErrorArray) -> tuple[ErrorArray, ErrorArray]:
+    """Both in the larger unit: what vanishes in it is nothing beside the other's."""
+    if a.unit == b.unit:
+        return a, b
+    unit = max(a.unit, b.unit)
+    return (a.in_unit(unit), b) if a.unit < unit else (a, b.in_unit(unit))
+
+
+def _product_unit(a: ErrorArray, b: ErrorArray) -> float:
+    return min(max(a.unit * b.unit, a.precision.subnormal), 2.0**1023)
+
+
 # --- Rules: one for each function of the vocabulary -----------------------------------------------
 
 
 def _add(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
-    a, b = like._lift(a), like._lift(b)
+    a, b = _in_one_unit(like._lift(a), like._lift(b))
     return ErrorArray(
         a.value + b.value,
         like.precision,
@@ -254,6 +311,7 @@ def _add(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
         terms=a.terms + b.terms,
         squares=a.squares + b.squares,
         quantum=min(a.quantum, b.quantum),
+        unit=a.unit,
     )
 
 
@@ -269,34 +327,42 @@ def _subtract(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
 
 def _multiply(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     a, b = like._lift(a).settled(), like._lift(b).settled()
-    variance = _scaled(a.variance, b.value) + _scaled(b.variance, a.value)
-    product = ErrorArray(a.value * b.value, like.precision, variance, quantum=a.quantum * b.quantum)
-    return product.rounded()
+    variance = _scaled(a.variance, b._squared()) + _scaled(b.variance, a._squared())
+    return ErrorArray(
+        a.value * b.value,
+        like.precision,
+        variance,
+        quantum=a.quantum * b.quantum,
+        unit=_product_unit(a, b),
+    ).rounded()
 
 
 def _maximum(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
-    a, b = like._lift(a).settled(), like._lift(b).settled()
+    a, b = _in_one_unit(like._lift(a).settled(), like._lift(b).settled())
     value = np.maximum(a.value, b.value)
     variance = np.where(a.value >= b.value, a.variance, b.variance)
     # Near a tie either operand may win, so the smaller one's error must not be lost.
-    distance = np.abs(a.value - b.value)
+    distance = np.abs(a.value - b.value) / a.unit
     near = np.isfinite(distance) & (np.square(distance) <= 64.0 * (a.variance + b.variance))
     variance = np.where(near, np.maximum(a.variance, b.variance), variance)
-    return ErrorArray(value, like.precision, variance, quantum=min(a.quantum, b.quantum))
+    quantum = min(a.quantum, b.quantum)
+    return ErrorArray(value, like.precision, variance, quantum=quantum, unit=a.unit)
 
 
 def _matmul(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     a, b = like._lift(a).settled(), like._lift(b).settled()
-    squares = np.matmul(np.square(a.value), np.square(b.value))
+    unit = _product_unit(a, b)
+    a_squares, b_squares = a._squared(), b._squared()
+    squares = np.matmul(a_squares, b_squares)
     variance = np.zeros_like(squares)
     if a.variance.any():
-        variance = variance + np.matmul(a.variance, np.square(b.value))
+        variance = variance + np.matmul(a.variance, b_squares)
     if b.variance.any():
-        variance = variance + np.matmul(np.square(a.value), b.variance)
+        variance = variance + np.matmul(a_squares, b.variance)
     length = a.value.shape[-1]
     quantum = a.quantum * b.quantum
-    roundings = like.precision.variance * squares + length * like.precision.underflow
-    exact = like.precision.holds(np.sqrt(squares), quantum)
+    roundings = like.precision.variance * squares + length * like.precision.underflow(unit)
+    exact = like.precision.holds(np.sqrt(squares) * unit, quantum)
     return ErrorArray(
         np.matmul(a.value, b.value),
         like.precision,
@@ -304,6 +370,7 @@ def _matmul(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
         terms=float(length),
         squares=squares,
         quantum=quantum,
+        unit=unit,
     )
 
 
@@ -318,13 +385,17 @@ def _sum(a: ErrorArray, axis: Any = None, keepdims: bool = False) -> ErrorArray:
         terms=total(a.terms),
         squares=total(a.squares),
         quantum=a.quantum,
+        unit=a.unit,
     )
 
 
 def _zeros_like(a: ErrorArray, *, shape: tuple[int, ...] | None = None) -> ErrorArray:
     """A sum of no terms, exact in every quantum."""
     shape = a.shape if shape is None else shape
-    return ErrorArray(np.zeros(shape), a.precision, terms=0.0, squares=0.0, quantum=np.inf)
+    least = a.precision.subnormal  # zeros fit in any unit
+    return ErrorArray(
+        np.zeros(shape), a.precision, terms=0.0, squares=0.0, quantum=np.inf, unit=least
+    )
 
 
 def _pad(a: ErrorArray, width: Any) -> ErrorArray:
@@ -335,9 +406,9 @@ def _swapaxes(a: ErrorArray, first: int, second: int) -> ErrorArray:
     return a._moved(lambda part: np.swapaxes(part, first, second))
 
 
-def _scaled(variance: Floats, by: Floats) -> Floats:
-    """variance·by², 0 where there is no variance, whatever ``by`` is."""
-    return np.where(variance == 0.0, 0.0, variance * np.square(by))
+def _scaled(variance: Floats, by: Floats | float) -> Floats:
+    """variance·by, 0 where there is no variance, whatever ``by`` is."""
+    return np.where(variance == 0.0, 0.0, variance * by)
 
 
 _UFUNCS: dict[Any, Callable[..., ErrorArray]] = {

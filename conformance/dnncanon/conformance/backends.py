@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnncanon.conformance import buffers
+from dnncanon.conformance import buffers, mutation
 from dnncanon.spec import primitives
 
 GROUP = "dnncanon.backends"
@@ -50,11 +50,15 @@ def installed() -> dict[str, str]:
 
 
 def load(name: str) -> "Backend":
-    """The backend ``name``: an entry point, ``package.module`` or ``package.module:attribute``.
+    """The backend ``name``: an entry point, ``package.module``, ``package.module:attribute``.
+
+    ``mutant:NAME`` is a deliberately defective one (:mod:`dnncanon.conformance.mutants`).
 
     A module without attribute is its ``backend`` if it has one, otherwise the module itself.
     Raises BackendError.
     """
+    if name.startswith(mutation.PREFIX):
+        return _load_mutant(name)
     where = installed().get(name, name)
     module_name, _, attribute = where.partition(":")
     module = _imported(name, module_name, is_module=name == where)
@@ -67,6 +71,17 @@ def load(name: str) -> "Backend":
     except Exception as failure:
         raise BackendError(f"backend {name} cannot be started: {_reason(failure)}") from failure
     _check_claims(backend)
+    return backend
+
+
+def _load_mutant(name: str) -> "Backend":
+    try:
+        with mutation.applied(name.removeprefix(mutation.PREFIX)) as original:
+            backend = load(original)
+            backend.offered()  # loads what is loaded late, while the mutant is in place
+    except mutation.MutantError as error:
+        raise BackendError(str(error)) from None
+    backend.name = name
     return backend
 
 

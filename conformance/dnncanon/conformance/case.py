@@ -5,7 +5,8 @@
 A tensor is ``name=dtype[extents]``, with a layout behind a colon unless it is dense: ``nhwc`` (``nwc``,
 ``ndhwc``) for channels last, or its strides in elements, ``(600,1,30,2)``. Outputs are named only for
 their layout, ``y=:nhwc``. Attributes at their default are left out. ``fill`` and ``seed`` decide the
-data. ``violates=C3.2`` asks for the second way in which these arguments can break constraint 3.
+data. ``after=8`` makes the same call with the data of seed 8 first, of which nothing may be left.
+``violates=C3.2`` asks for the second way in which these arguments can break constraint 3.
 """
 
 import re
@@ -60,6 +61,7 @@ class Case:
     layouts: Mapping[str, Strides] = field(default_factory=dict)
     fill: str = "normal"
     seed: int = 0
+    after: int | None = None
     violates: str = ""
 
     def __post_init__(self) -> None:
@@ -97,6 +99,8 @@ class Case:
         else:
             yield f"fill={self.fill}"
         yield f"seed={self.seed}"
+        if self.after is not None:
+            yield f"after={self.after}"
 
     @cached_property
     def call(self) -> Call[Any]:
@@ -131,7 +135,7 @@ def must_error_cases(case: Case) -> Iterator[Case]:
     for label, _ in case.primitive.violations(case.arguments):
         number = label.rpartition(" ")[2]
         ways[number] = ways.get(number, 0) + 1
-        yield replace(case, violates=f"{number}.{ways[number]}")
+        yield replace(case, after=None, violates=f"{number}.{ways[number]}")
 
 
 def canonical_strides(shape: tuple[int, ...], strides: Strides | None) -> Strides | None:
@@ -220,20 +224,23 @@ class _Parser:
         fill = self.words.pop("fill", "normal")
         if fill not in FILLS:
             raise CaseError(f"fill={fill}: known are {', '.join(FILLS)}")
-        seed = self._seed()
+        seed = self._seed("seed")
+        after = self._seed("after") if "after" in self.words else None
         if self.words:
             unknown = next(iter(self.words))
             raise CaseError(f"{self.primitive.name} has no tensor or attribute {unknown!r}")
         try:
-            case = Case(self.primitive, Arguments(tensors, attributes), {}, fill, seed, violates)
+            case = Case(
+                self.primitive, Arguments(tensors, attributes), {}, fill, seed, after, violates
+            )
             return replace(case, layouts=dict(self._layouts(case, outputs)))
         except SpecError as wrong:
             raise CaseError(str(wrong)) from None
 
-    def _seed(self) -> int:
-        text = self.words.pop("seed", "0")
+    def _seed(self, name: str) -> int:
+        text = self.words.pop(name, "0")
         if not re.fullmatch(r"[0-9]{1,20}", text) or int(text) >= 2**64:
-            raise CaseError(f"seed={text}: not an integer in 0…2^64−1")
+            raise CaseError(f"{name}={text}: not an integer in 0…2^64−1")
         return int(text)
 
     def _tensors(self) -> Iterator[tuple[str, TensorType]]:

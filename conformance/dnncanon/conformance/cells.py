@@ -1,25 +1,19 @@
 """Cells: the cases of one primitive and dtype, drawn, run and, where one fails, shrunk.
 
-Drawing is Hypothesis's. A run submits what it draws without waiting for results; afterwards the same
-draw, by the same seed, is repeated with the results at hand, and Hypothesis reduces the first failure
-to the smallest case that fails in the same way.
+A run submits what it draws without waiting for results. Afterwards the first failure of each cell is
+reduced to the smallest case that fails in the same way.
 """
 
-import contextlib
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
-from hypothesis.errors import HypothesisException
 
 from dnncanon.conformance import workloads
 from dnncanon.conformance.case import Case, must_error_cases
 from dnncanon.conformance.pool import Pool
 from dnncanon.conformance.shards import WHOLE, Shard
-from dnncanon.conformance.strategies import cases
+from dnncanon.conformance.strategies import drawn_case, shrunk
 from dnncanon.reports import CaseResult, Verdict
 from dnncanon.spec import Primitive, Scale, primitives
 
@@ -28,9 +22,8 @@ MAX_DEATHS = 5
 # Draws of the must-error layer: each is violated in every way its constraints offer.
 MUST_ERROR_DRAWS = 4
 
-# Different choices can mean one case, so a draw of n may yield fewer: draw some more, and again.
-_ATTEMPTS = 4
-_SPARE = 5
+# Different choices can mean one case: so many draws are made for each that is asked for.
+_PATIENCE = 4
 
 _FAILING = {Verdict.FAILED, Verdict.ERROR, Verdict.CRASHED, Verdict.TIMEOUT}
 
@@ -51,61 +44,28 @@ class Cell:
     def name(self) -> str:
         return f"{self.primitive.name} {self.dtype}"
 
-    def draw(self, use: Callable[[Case], None]) -> None:
-        """Hand ``count`` distinct cases to ``use``; fewer only where the domain has no more."""
+    def draw(self) -> Iterator[Case]:
+        """``count`` distinct cases; fewer only where the domain does not hold so many."""
         seen: set[str] = set()
-
-        def distinct(case: Case) -> None:
-            if len(seen) < self.count and str(case) not in seen:
+        for index in range(_PATIENCE * self.count):
+            if len(seen) == self.count:
+                return
+            case, _ = self.at(index)
+            if str(case) not in seen:
                 seen.add(str(case))
-                use(case)
+                yield case
 
-        for attempt in range(_ATTEMPTS):
-            missing = self.count - len(seen)
-            if missing:
-                self._explore(attempt, missing + _SPARE, distinct, (Phase.generate,))
+    def at(self, index: int) -> tuple[Case, tuple[int, ...]]:
+        """The ``index``-th case of the cell's stream, and the choices that make it."""
+        return drawn_case(self.primitive, self.dtype, self.scale, self.seed, index)
 
-    def shrink(self, fails: Callable[[Case], bool]) -> Case | None:
-        """The simplest case for which ``fails`` holds, from the same draw; None if none does."""
-        smallest: list[Case] = []
-
-        def check(case: Case) -> None:
-            if fails(case):
-                smallest[:] = [case]
-                raise _FailsError
-
-        for attempt in range(_ATTEMPTS):
-            with contextlib.suppress(_FailsError, HypothesisException):
-                self._explore(attempt, self.count + _SPARE, check, (Phase.generate, Phase.shrink))
-            if smallest:
-                return smallest[0]
+    def shrink(self, line: str, fails: Callable[[Case], bool]) -> Case | None:
+        """The simplest case for which ``fails`` holds that can be reached from the drawn ``line``."""
+        for index in range(_PATIENCE * self.count):
+            case, choices = self.at(index)
+            if str(case) == line:
+                return shrunk(self.primitive, self.dtype, self.scale, choices, fails)
         return None
-
-    def _explore(
-        self, attempt: int, count: int, use: Callable[[Case], None], phases: tuple[Phase, ...]
-    ) -> None:
-        key = f"{self.seed} {self.name} {attempt}"
-
-        @seed(zlib.crc32(key.encode()))
-        @settings(
-            max_examples=count,
-            phases=phases,
-            database=None,
-            deadline=None,
-            report_multiple_bugs=False,
-            print_blob=False,
-            verbosity=Verbosity.quiet,
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(cases(self.primitive, self.dtype, self.scale))
-        def explore(case: Case) -> None:
-            use(case)
-
-        explore()
-
-
-class _FailsError(Exception):
-    """Tells Hypothesis that a case fails."""
 
 
 @dataclass
@@ -123,30 +83,31 @@ class CellRun:
     shard: Shard = WHOLE
     results: dict[str, CaseResult] = field(default_factory=dict)
     explained: bool = False
+    stop_at_failure: bool = False
     deaths: int = 0
+    _failed: bool = False
 
     def submit(self) -> None:
         """Submit all cases of the cell; their results are recorded as they come."""
         introduction = self.pool.introduction
         if self.cell.primitive.name not in introduction["offered"]:
-            self._submit_first()
+            # One case only, which will say that the backend lacks the primitive.
+            self.submit_cases(replace(self.cell, count=1).draw())
             return
-        self.cell.draw(self._submit)
+        self.submit_cases(self.cell.draw())
         if introduction["raises_spec_errors"]:
-            few = replace(self.cell, count=MUST_ERROR_DRAWS)
-            few.draw(lambda case: self.submit_cases(must_error_cases(case)))
+            for case in replace(self.cell, count=MUST_ERROR_DRAWS).draw():
+                self.submit_cases(must_error_cases(case))
 
     def submit_cases(self, given_cases: Iterable[Case]) -> None:
         """Submit these cases; their results are recorded as they come."""
         for case in given_cases:
             self._submit(case)
 
-    def _submit_first(self) -> None:
-        """One case only, which will say that the backend lacks the primitive."""
-        replace(self.cell, count=1).draw(self._submit)
-
     def _submit(self, case: Case) -> None:
         if str(case) in self.results or not self.shard.holds(case):
+            return
+        if self.stop_at_failure and self._failed:
             return
         if self.deaths >= MAX_DEATHS:
             why = f"the cell was given up after {self.deaths} crashes and timeouts"
@@ -156,6 +117,7 @@ class CellRun:
 
     def _heard(self, result: CaseResult) -> None:
         result = self.applied(replace(result, origin=self.origin))
+        self._failed = self._failed or result.failing
         self.deaths += result.verdict in (Verdict.CRASHED, Verdict.TIMEOUT)
         self.results[result.case] = result
         self.record(result)
@@ -186,7 +148,7 @@ class CellRun:
                 self.results[line] = self.pool.run(case)
             return self.results[line].verdict is first.verdict
 
-        smallest = self.cell.shrink(fails)
+        smallest = self.cell.shrink(first.case, fails)
         if smallest is None or str(smallest) == first.case:
             return None
         shrunk = replace(self.results[str(smallest)], origin="shrunk", shrunk_from=first.case)

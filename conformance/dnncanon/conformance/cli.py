@@ -45,11 +45,12 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors that are the user's to mend; anything else is a defect and shows its traceback."""
     from dnncanon.conformance.backends import BackendError
     from dnncanon.conformance.case import CaseError
+    from dnncanon.conformance.mutation import MutantError
     from dnncanon.conformance.run import UsageError
     from dnncanon.conformance.shards import MergeError
     from dnncanon.reports import ResultsError
 
-    return (BackendError, CaseError, UsageError, MergeError, ResultsError)
+    return (BackendError, CaseError, UsageError, MergeError, MutantError, ResultsError)
 
 
 # --- Commands -------------------------------------------------------------------------------------
@@ -186,6 +187,26 @@ def _compare(arguments: argparse.Namespace) -> int:
     return NOT_CONFORMING if comparison.regressed else OK
 
 
+def _mutants(arguments: argparse.Namespace) -> int:
+    from dnncanon.conformance.mutants import hunt, select, table
+
+    fates = []
+    for fate in hunt(
+        select(arguments.name),
+        cases=arguments.cases,
+        seed=arguments.seed,
+        timeout=arguments.timeout,
+    ):
+        fates.append(fate)
+        if not arguments.markdown:
+            print(fate, flush=True)
+    if arguments.markdown:
+        print(table(fates))
+    killed, due = sum(not f.survived for f in fates), sum(not f.mutant.equivalent for f in fates)
+    print(f"\nkilled {killed} of {due} mutants, {len(fates) - due} declared equivalent")
+    return OK if all(fate.as_it_should_be for fate in fates) else NOT_CONFORMING
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
     from dnncanon.conformance.doctor import examine
 
@@ -236,6 +257,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("results", nargs=2, metavar=("OLD", "NEW"))
     command.add_argument("--markdown", action="store_true")
     command.set_defaults(do=_compare)
+
+    command = commands.add_parser("mutants", help="does the suite notice deliberate defects?")
+    command.add_argument("name", nargs="*", help="only these; shell patterns")
+    command.add_argument("--cases", type=_positive_integer, default=50, help="cases at most (50)")
+    command.add_argument("--seed", type=_seed, default=0)
+    command.add_argument("--timeout", type=_positive_number, default=60.0, metavar="SECONDS")
+    command.add_argument("--markdown", action="store_true", help="a table for documents")
+    command.set_defaults(do=_mutants)
 
     command = commands.add_parser("doctor", help="what this machine can run, and what is missing")
     command.set_defaults(do=_doctor)

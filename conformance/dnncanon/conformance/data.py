@@ -95,6 +95,15 @@ def _one_large(bits: Bits, dtype: str, reduction_length: int) -> Values:
     return (_uniform(bits) + 0.5) * np.where(large, 8.0, 0.125)
 
 
+def _tiny(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """Normal data so small that products of two lie among the subnormal numbers of the dtype.
+
+    Not of float64: the accuracy model, which works in float64 itself, could not square them.
+    """
+    scale = max(DTYPES[dtype].min_exponent // 2 - 1, -200)
+    return np.ldexp(_normal(bits, dtype, reduction_length), scale)
+
+
 def _special(bits: Bits, dtype: str, reduction_length: int) -> Values:
     """Normal data with some −0, subnormals, ±Inf and NaN, rare enough to leave finite results."""
     row = DTYPES[dtype]
@@ -117,5 +126,6 @@ FILLS = {
     "positive": Fill("bounded", "in [0.5, 1.5): absorption, truncation, sign bias", _positive),
     "mixed": Fill("bounded", "many magnitudes: narrow accumulators, cancellation", _mixed),
     "one_large": Fill("bounded", "one large among many small: lost small terms", _one_large),
+    "tiny": Fill("bounded", "products in the subnormal range: underflow, flushing", _tiny),
     "special": Fill("special", "NaN, ±Inf, −0 and subnormals among normal data", _special),
 }

@@ -16,6 +16,7 @@ from dnncanon.conformance.backends import Backend
 from dnncanon.conformance.bounds import expectations
 from dnncanon.conformance.buffers import MARGIN, Guarded
 from dnncanon.conformance.case import Case
+from dnncanon.conformance.memory import shortage
 from dnncanon.conformance.verdict import judge
 from dnncanon.reports import CaseResult, Verdict
 from dnncanon.spec import DTYPES, SpecError, TensorSpec, TensorType
@@ -32,8 +33,12 @@ def execute(backend: Backend, case: Case) -> CaseResult:
         result = replace(blank, message=f"{backend.name} has no {case.primitive.name}")
     elif declined := backend.declines(case.primitive.name, case.dtype, case.layer):
         result = replace(blank, message=f"{backend.name} declines {case.layer} values: {declined}")
+    elif short := shortage(case):
+        result = replace(blank, verdict=Verdict.SKIPPED, message=short)
     elif case.violates:
         result = _must_error(backend, function, case, blank)
+    elif case.after is not None:
+        result = _after_another(backend, function, case, blank)
     else:
         result = _Execution(backend, function, case, blank).result()
     return replace(result, seconds_total=time.perf_counter() - started)
@@ -72,6 +77,19 @@ def _data(case: Case, spec: TensorSpec, reduction_length: int) -> NDArray[np.flo
     fill = "normal" if case.layer == "special" and not spec.special_values else case.fill
     flat = data.values(fill, case.seed, spec.name, tensor.size, tensor.dtype, reduction_length)
     return flat.reshape(tensor.shape)
+
+
+def _after_another(
+    backend: Backend, function: Callable[..., Any], case: Case, blank: CaseResult
+) -> CaseResult:
+    """The result of a case after the same call with other data: stale results and caches show."""
+    first = replace(case, seed=case.after or 0, after=None)
+    before = _Execution(backend, function, first, blank).result()
+    if before.failing:
+        return replace(
+            before, message=f"in the call before, of seed {case.after}: {before.message}"
+        )
+    return _Execution(backend, function, case, blank).result()
 
 
 class _Execution:

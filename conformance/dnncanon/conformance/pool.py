@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -28,6 +28,11 @@ from dnncanon.reports import CaseResult, Verdict
 AHEAD = 4  # cases a worker holds at most: the one it runs and those that wait
 START_TIMEOUT = 300.0  # seconds to import a backend; toolkits and drivers may take long
 _TAIL = 2000  # characters of a dead worker's output that are shown
+
+
+class SuiteDefect(RuntimeError):
+    """The suite failed, not the backend: a defect of dnncanon, to be reported with its traceback."""
+
 
 OnResult = Callable[[CaseResult], None]
 
@@ -50,10 +55,11 @@ class Worker:
     heard: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def start(cls, backend: str) -> "Worker":
+    def start(cls, backend: str, environment: Mapping[str, str]) -> "Worker":
         ours, theirs = Pipe()
         output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the worker)
         module = [sys.executable, "-m", "dnncanon.conformance.worker"]
+        path = os.pathsep.join(filter(None, sys.path))
         command = [*module, str(theirs.fileno()), str(os.getpid()), backend]
         process = subprocess.Popen(
             command,
@@ -61,7 +67,7 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, **environment, "PYTHONPATH": path},
             start_new_session=True,  # so that its children can be ended with it
         )
         theirs.close()
@@ -94,11 +100,22 @@ class Worker:
 class Pool:
     """``jobs`` workers for one backend. Use it in a ``with`` statement."""
 
-    def __init__(self, backend: str, *, jobs: int = 1, timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        backend: str,
+        *,
+        jobs: int = 1,
+        timeout: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.backend = backend
         self.timeout = timeout
-        self._workers = [Worker.start(backend) for _ in range(max(1, jobs))]
+        self._environment = dict(environment or {})
+        self._workers = [self._start() for _ in range(max(1, jobs))]
         self._introduction: dict[str, Any] | None = None
+
+    def _start(self) -> Worker:
+        return Worker.start(self.backend, self._environment)
 
     def __enter__(self) -> "Pool":
         return self
@@ -173,6 +190,8 @@ class Pool:
             self._introduction = self._introduction or message["ready"]
             return
         job = worker.jobs.popleft()
+        if "defect" in message:
+            raise SuiteDefect(f"dnncanon itself failed on {job.case}\n{message['defect']}")
         job.on_result(CaseResult(**message["result"]))
 
     def _died(self, worker: Worker) -> None:
@@ -195,7 +214,7 @@ class Pool:
     def _replace(self, worker: Worker) -> str:
         """Stop a worker and put a fresh one in its place; returns the tail of its output."""
         tail = worker.stop()
-        self._workers[self._workers.index(worker)] = Worker.start(self.backend)
+        self._workers[self._workers.index(worker)] = self._start()
         return tail
 
     def _attribute(self, worker: Worker, verdict: Verdict, message: str) -> None:

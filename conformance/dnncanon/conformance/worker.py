@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,7 +26,8 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 def serve(connection: Connection, backend_name: str) -> None:
     """Answer requests until the other side closes the connection.
 
-    The first message tells whether the backend could be loaded, and what it says of itself.
+    The first message tells whether the backend could be loaded, and what it says of itself. What the
+    backend raises is a result; anything else that is raised is a defect of the suite, and told as one.
     """
     try:
         backend = load(backend_name)
@@ -38,7 +40,12 @@ def serve(connection: Connection, backend_name: str) -> None:
             request = json.loads(connection.recv_bytes())
         except EOFError:
             return
-        _send(connection, {"result": _answer(backend, request["case"])})
+        reply: dict[str, Any]
+        try:
+            reply = {"result": _answer(backend, request["case"])}
+        except Exception:
+            reply = {"defect": traceback.format_exc()}
+        _send(connection, reply)
 
 
 def introduction(backend: Backend) -> dict[str, Any]:

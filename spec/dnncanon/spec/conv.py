@@ -404,18 +404,21 @@ class _Sample:
         }
 
 
+# As many draws whatever was drawn before, so that a simpler choice leaves the later ones in place:
+# a failure in three dims can then be reduced to one in one dim.
+_MAX_DIMS = 3
+_LONGEST_FILTER = {1: 9, 2: 5, 3: 3}
+
+
 def _sample(draw: Draw, scale: Scale) -> _Sample:
     """Draw a convolution; every choice tends to the plainest: 1 channel, stride 1, no padding."""
     dims = draw.choice((1, 2, 3))
     batch = _sample_batch(draw, scale)
     groups, per_group, filters_per_group = _sample_channels(draw, scale)
-    filter_size = tuple(
-        draw.integer(1, 9 if dims == 1 else 5 if dims == 2 else 3) for _ in range(dims)
-    )
-    limit = max(2, round(scale.extent ** (2 / (dims + 1))))
-    input_size = tuple(draw.integer(1, limit) for _ in range(dims))
-    stride = tuple(draw.integer(1, 3) for _ in range(dims))
-    dilation = tuple(draw.integer(1, 3) for _ in range(dims))
+    filter_size = _sample_per_dim(draw, dims, 1, _LONGEST_FILTER[dims])
+    input_size = _sample_per_dim(draw, dims, 1, _longest_extent(scale, dims))
+    stride = _sample_per_dim(draw, dims, 1, 3)
+    dilation = _sample_per_dim(draw, dims, 1, 3)
     padding = _sample_padding(draw, dims)
     mode = draw.choice(MODES)
     input_size = _grow_to_fit(input_size, filter_size, padding, dilation)
@@ -439,28 +442,40 @@ def _sample(draw: Draw, scale: Scale) -> _Sample:
     return _limit(sample, scale)
 
 
+def _sample_per_dim(draw: Draw, dims: int, low: int, high: int) -> Shape:
+    return tuple([draw.integer(low, high) for _ in range(_MAX_DIMS)][:dims])
+
+
+def _longest_extent(scale: Scale, dims: int) -> int:
+    """Shorter with more dims, so that they hold about as many elements."""
+    return max(2, round(math.pow(scale.extent, 2 / (dims + 1))))
+
+
 def _sample_batch(draw: Draw, scale: Scale) -> int:
     """Mostly small, now and then 0: an empty batch is legal, but tests little."""
-    return draw.choice((*range(1, scale.batch + 1), *(1, 2, 3) * 8, 0))  # type: ignore[no-any-return]
+    batches = (*range(1, scale.batch + 1), *(1, 2, 3) * 8, 0)
+    return int(draw.choice(batches))
 
 
 def _sample_channels(draw: Draw, scale: Scale) -> tuple[int, int, int]:
     """Groups, input channels of a group, filters of a group."""
     kind = draw.choice(("plain", "plain", "grouped", "depthwise"))
+    groups = draw.integer(2, 4)
+    channels, filters = (draw.integer(1, scale.channels) for _ in range(2))
+    if kind == "plain":
+        return 1, channels, filters
     if kind == "depthwise":
-        return draw.integer(1, scale.channels), 1, draw.integer(1, 2)
-    groups = draw.integer(2, 4) if kind == "grouped" else 1
-    per_group = max(1, scale.channels // groups)
-    return groups, draw.integer(1, per_group), draw.integer(1, per_group)
+        return channels, 1, 1 + filters % 2
+    return groups, -(-channels // groups), -(-filters // groups)
 
 
 def _sample_padding(draw: Draw, dims: int) -> Any:
     kind = draw.choice(("valid", "symmetric", "asymmetric", "same"))
+    pre = _sample_per_dim(draw, dims, 0, 3)
+    post = _sample_per_dim(draw, dims, 0, 5)
     if kind in ("valid", "same"):
         return kind
-    if kind == "symmetric":
-        return tuple((p, p) for p in (draw.integer(0, 3) for _ in range(dims)))
-    return tuple((draw.integer(0, 3), draw.integer(0, 5)) for _ in range(dims))
+    return tuple(zip(pre, pre if kind == "symmetric" else post, strict=True))
 
 
 def _grow_to_fit(input_size: Shape, filter_size: Shape, padding: Any, dilation: Shape) -> Shape:
@@ -538,8 +553,7 @@ def _backward_bias_domain(draw: Draw, scale: Scale, dtype: str) -> Arguments:
     dims = draw.choice((1, 2, 3))
     batch = _sample_batch(draw, scale)
     channels = draw.integer(1, scale.channels)
-    limit = max(2, round(scale.extent ** (2 / (dims + 1))))
-    extents = tuple(draw.integer(1, limit) for _ in range(dims))
+    extents = _sample_per_dim(draw, dims, 1, _longest_extent(scale, dims))
     return Arguments({"dy": TensorType(dtype, (batch, channels, *extents))}, {})
 
 

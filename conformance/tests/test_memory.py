@@ -1,0 +1,35 @@
+"""Cases that do not fit into memory are skipped, with what they need, before anything is allocated."""
+
+import pytest
+
+from dnncanon.conformance import memory
+from dnncanon.conformance.backends import load
+from dnncanon.conformance.case import Case
+from dnncanon.conformance.execute import execute
+from dnncanon.reports import Verdict
+
+SMALL = "conv_forward x=float32[1,2,5] w=float32[2,2,3] fill=normal seed=1"
+LARGE = "conv_forward x=float32[1,64,2048,2048] w=float32[64,64,3,3] padding=1,1 seed=1"
+ENORMOUS = "conv_forward x=float32[1,1,1000000000000000000] w=float32[1,1,3] seed=1"
+
+
+def test_a_small_case_fits() -> None:
+    assert memory.shortage(Case.parse(SMALL)) == ""
+
+
+def test_what_is_needed_and_what_there_is_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "bytes_available", lambda: 1 << 30)
+    told = memory.shortage(Case.parse(LARGE))
+    assert told.startswith("needs about")
+    assert "and 1.0 are free" in told
+
+
+@pytest.mark.parametrize("more", ["", " violates=C3.1", " after=3"])
+def test_an_enormous_case_is_skipped(more: str) -> None:
+    result = execute(load("reference"), Case.parse(ENORMOUS.replace(" seed=1", f" seed=1{more}")))
+    assert result.verdict is Verdict.SKIPPED
+    assert "GiB" in result.message
+
+
+def test_the_system_says_what_is_available() -> None:
+    assert memory.bytes_available() > 1 << 28
