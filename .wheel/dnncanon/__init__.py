@@ -1,1 +1,1 @@
-"""The executable standard of deep-learning primitives: spec, reference, GPU library, conformance suite, reports."""
+"""The executable standard of deep-learning primitives, from specification to conformance report."""
