@@ -1,12 +1,7 @@
-"""A small compiler from annotated Python functions to LLVM IR: the language of the run time.
+"""The translation of one native function to LLVM IR text.
 
-The emulator needs compiled code that runs on fiber stacks (barriers, warp collectives, checkers)
-but no C compiler at run time. Functions decorated with `native` are that code: a statically typed
-subset of Python (integers, floats, pointers, structures, `if`, `while`, `for … in range`), checked
-and translated to LLVM IR text when a module needs them. Nothing converts implicitly: operands of
-an operator must agree in type, literals take the type of the other operand, `u64(x)` converts.
-
-Structures are laid out here, not by LLVM, so that Python can read and write them through NumPy.
+Every local variable is an alloca, which LLVM turns into registers. Statements are methods `do_…`,
+expressions methods `on_…`, named after the nodes of Python's syntax tree.
 """
 
 from __future__ import annotations
@@ -14,241 +9,31 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import struct as packing
 import textwrap
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-__all__ = [
-    "Array",
-    "NativeError",
-    "NativeFunction",
-    "Struct",
-    "Type",
-    "bf16",
-    "external",
-    "f16",
-    "f32",
-    "f64",
-    "i1",
-    "i8",
-    "i16",
-    "i32",
-    "i64",
-    "module_text",
-    "native",
-    "ptr",
-    "u8",
-    "u16",
-    "u32",
-    "u64",
-    "void",
-]
+from dnncanon.gpu.emulator.native.functions import (
+    NativeFunction,
+    Operation,
+    Value,
+    scope_of,
+)
+from dnncanon.gpu.emulator.native.types import (
+    Array,
+    NativeError,
+    Struct,
+    Type,
+    f32,
+    i1,
+    i32,
+    i64,
+    ptr,
+    u8,
+    void,
+)
 
-
-class NativeError(Exception):
-    """A native function is outside the language; the message names function and line."""
-
-
-# --------------------------------------------------------------------------------------------------
-# Types
-# --------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, eq=False)
-class Type:
-    """A scalar or pointer type. `kind` is one of i (signed), u (unsigned), f, p, v (void)."""
-
-    name: str
-    llvm: str
-    kind: str
-    bits: int
-    pointee: Type | Struct | None = None
-
-    @property
-    def size(self) -> int:
-        return max(1, self.bits // 8)
-
-    @property
-    def is_integer(self) -> bool:
-        return self.kind in "iu"
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-i1 = Type("i1", "i1", "u", 1)
-i8, i16, i32, i64, i128 = (Type(f"i{b}", f"i{b}", "i", b) for b in (8, 16, 32, 64, 128))
-u8, u16, u32, u64, u128 = (Type(f"u{b}", f"i{b}", "u", b) for b in (8, 16, 32, 64, 128))
-f16 = Type("f16", "half", "f", 16)
-bf16 = Type("bf16", "bfloat", "f", 16)
-f32 = Type("f32", "float", "f", 32)
-f64 = Type("f64", "double", "f", 64)
-void = Type("void", "void", "v", 0)
-
-
-@cache
-def ptr(pointee: Type | Struct) -> Type:
-    """The type of a pointer to `pointee`: subscripts index it, attributes reach a struct's fields."""
-    return Type(f"ptr({pointee.name})", "ptr", "p", 64, pointee)
-
-
-@dataclass(frozen=True, eq=False)
-class Array:
-    """A field that is an array of `count` elements."""
-
-    element: Type
-    count: int
-
-
-class Struct:
-    """A structure whose fields are laid out in order at their natural alignment.
-
-    Fields are added by `define`, after creation, so that structures may point at one another.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.size = 0
-        self.fields: dict[str, tuple[Type | Array, int]] = {}
-
-    def define(self, *, round_to: int = 8, **fields: Type | Array) -> None:
-        offset = 0
-        for name, kind in fields.items():
-            element = kind.element if isinstance(kind, Array) else kind
-            offset = -(-offset // element.size) * element.size
-            self.fields[name] = (kind, offset)
-            offset += element.size * (kind.count if isinstance(kind, Array) else 1)
-        self.size = -(-offset // round_to) * round_to
-
-    def offset(self, name: str) -> int:
-        return self.fields[name][1]
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-# --------------------------------------------------------------------------------------------------
-# Functions
-# --------------------------------------------------------------------------------------------------
-@dataclass(eq=False)
-class NativeFunction:
-    """A function of the run time; `ir()` is its LLVM IR, `calls` the native functions it needs."""
-
-    symbol: str
-    parameters: list[tuple[str, Type]]
-    result: Type
-    python: Callable[..., Any] | None = None
-    attributes: str = "nounwind"
-    text: str | None = None
-    """LLVM IR written by hand instead of a Python body."""
-    calls: list[NativeFunction] = field(default_factory=list)
-    intrinsics: set[str] = field(default_factory=set)
-    _ir: str | None = None
-
-    @property
-    def declaration(self) -> str:
-        types = ", ".join(t.llvm for _, t in self.parameters)
-        return f"declare {self.result.llvm} @{self.symbol}({types}) nounwind"
-
-    def ir(self) -> str:
-        """The definition; compiled at the first call."""
-        if self._ir is None:
-            self._ir = self.text if self.text is not None else _Compiler(self).run()
-        return self._ir
-
-    def __call__(self, *arguments: Any) -> Any:
-        raise TypeError(f"{self.symbol} is native code: only native functions can call it")
-
-
-def native(
-    symbol: str | None = None, *, inline: bool = False, attributes: str = ""
-) -> Callable[[Callable[..., Any]], NativeFunction]:
-    """Decorator: the annotated Python function becomes a NativeFunction."""
-
-    def wrap(python: Callable[..., Any]) -> NativeFunction:
-        scope = _scope(python)
-        names = inspect.signature(python).parameters
-        annotations = {
-            name: eval(text, scope) if isinstance(text, str) else text
-            for name, text in python.__annotations__.items()
-        }
-        return NativeFunction(
-            symbol=symbol or f"emu.{python.__name__}",
-            parameters=[(name, annotations[name]) for name in names],
-            result=annotations.get("return") or void,
-            python=python,
-            attributes=f"{'alwaysinline ' if inline else ''}nounwind {attributes}".strip(),
-        )
-
-    return wrap
-
-
-def external(symbol: str, result: Type, *parameters: Type) -> NativeFunction:
-    """A function that some other module or library defines."""
-    named = [(f"a{i}", t) for i, t in enumerate(parameters)]
-    return NativeFunction(symbol, named, result, text="")
-
-
-def module_text(
-    roots: Iterable[NativeFunction],
-    available: Iterable[NativeFunction] = (),
-    linkage: str = "internal",
-) -> str:
-    """LLVM IR defining `roots` and all they call; functions in `available` are only declared."""
-    known = set(available)
-    seen: dict[NativeFunction, None] = {}
-    pending = list(roots)
-    while pending:
-        function = pending.pop()
-        if function in seen:
-            continue
-        seen[function] = None
-        if function not in known:
-            function.ir()
-            pending.extend(function.calls)
-    parts: list[str] = []
-    intrinsics: set[str] = set()
-    for function in seen:
-        if function in known or function.text == "":
-            parts.append(function.declaration)
-        else:
-            parts.append(function.ir().replace("define ", f"define {linkage} ", 1))
-            intrinsics |= function.intrinsics
-    return "\n".join([*parts, *sorted(intrinsics)]) + "\n"
-
-
-def _scope(python: Callable[..., Any]) -> dict[str, Any]:
-    cells = python.__closure__ or ()
-    free = {n: c.cell_contents for n, c in zip(python.__code__.co_freevars, cells, strict=True)}
-    return {**python.__globals__, **free}
-
-
-# --------------------------------------------------------------------------------------------------
-# Operations that native functions may call beside each other
-# --------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, eq=False)
-class Operation:
-    """Something a native function calls that is not a native function: emit(compiler, node)."""
-
-    name: str
-    emit: Callable[[_Compiler, ast.Call], _Value]
-
-    def __call__(self, *arguments: Any) -> Any:
-        raise TypeError(f"{self.name} exists only inside native functions")
-
-
-def _operation(emit: Callable[[_Compiler, ast.Call], _Value]) -> Operation:
-    return Operation(emit.__name__, emit)
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A typed SSA value, or a literal whose type is still open (`type` None)."""
-
-    type: Type | None
-    text: str
-    literal: int | float | None = None
-
+__all__ = ["Compiler"]
 
 _ORDERED_COMPARE = {
     ast.Eq: ("eq", "oeq"),
@@ -269,16 +54,15 @@ _INTEGER_OPERATOR = {
 }
 _SIGNED_OPERATOR = {ast.FloorDiv: "div", ast.Mod: "rem", ast.RShift: "shr"}
 _FLOAT_OPERATOR = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", ast.Div: "fdiv"}
-_ATOMIC_ORDER = "monotonic"
 
 
-class _Compiler:
+class Compiler:
     """Translates one function: every local is an alloca, which LLVM turns into registers."""
 
     def __init__(self, function: NativeFunction) -> None:
         assert function.python is not None
         self.function = function
-        self.scope = _scope(function.python)
+        self.scope = scope_of(function.python)
         source = textwrap.dedent(inspect.getsource(function.python))
         tree = ast.parse(source).body[0]
         assert isinstance(tree, ast.FunctionDef)
@@ -307,10 +91,10 @@ class _Compiler:
         if not self.terminated:
             self.lines.append(f"  {line}")
 
-    def assign(self, kind: Type, expression: str) -> _Value:
+    def assign(self, kind: Type, expression: str) -> Value:
         name = self.fresh()
         self.emit(f"{name} = {expression}")
-        return _Value(kind, name)
+        return Value(kind, name)
 
     def start(self, label: str) -> None:
         if not self.terminated:
@@ -322,11 +106,11 @@ class _Compiler:
         self.emit(line)
         self.terminated = True
 
-    def typed(self, value: _Value, kind: Type) -> _Value:
+    def typed(self, value: Value, kind: Type) -> Value:
         """A literal given its type, or a value that must already have it."""
         if value.type is None:
             assert value.literal is not None
-            return _Value(kind, _literal(value.literal, kind))
+            return Value(kind, _literal(value.literal, kind))
         if value.type is not kind and not (value.type.kind == kind.kind == "p"):
             raise self.fail(f"{value.type} where {kind} is needed")
         return value
@@ -395,7 +179,7 @@ class _Compiler:
         left = self.expression(load)
         self.assign_to(node.target, self.binary(left, node.op, self.expression(node.value)))
 
-    def assign_to(self, target: ast.expr, value: _Value) -> None:
+    def assign_to(self, target: ast.expr, value: Value) -> None:
         if isinstance(target, ast.Name):
             if target.id not in self.locals:
                 if value.type is None:
@@ -404,7 +188,8 @@ class _Compiler:
             kind, place = self.locals[target.id], f"%{target.id}.v"
         else:
             kind, place = self.place(target)
-        self.emit(f"store {kind.llvm} {self.typed(value, kind).text}, ptr {place}")
+        align = ", align 1" if isinstance(target, ast.Subscript) else ""
+        self.emit(f"store {kind.llvm} {self.typed(value, kind).text}, ptr {place}{align}")
 
     def do_Return(self, node: ast.Return) -> None:
         if node.value is None:
@@ -461,8 +246,8 @@ class _Compiler:
         assert isinstance(node.target, ast.Name)
         bounds = [self.expression(a) for a in node.iter.args]
         first, last, step = {
-            1: lambda: (_Value(None, "", 0), bounds[0], _Value(None, "", 1)),
-            2: lambda: (bounds[0], bounds[1], _Value(None, "", 1)),
+            1: lambda: (Value(None, "", 0), bounds[0], Value(None, "", 1)),
+            2: lambda: (bounds[0], bounds[1], Value(None, "", 1)),
             3: lambda: (bounds[0], bounds[1], bounds[2]),
         }[len(bounds)]()
         kind = next((b.type for b in bounds if b.type is not None), i32)
@@ -491,42 +276,42 @@ class _Compiler:
         self.terminate(f"br label %{self.loops[-1][0]}")
 
     # ---- expressions
-    def expression(self, node: ast.expr) -> _Value:
+    def expression(self, node: ast.expr) -> Value:
         method = getattr(self, f"on_{type(node).__name__}", None)
         if method is None:
             raise self.fail(f"{type(node).__name__} is outside the language")
-        value: _Value = method(node)
+        value: Value = method(node)
         return value
 
     def static(self, node: ast.expr) -> Any:
         """A compile-time object (a type, a function, a constant) of the enclosing Python scope."""
         return eval(compile(ast.Expression(node), "<native>", "eval"), self.scope)
 
-    def on_Constant(self, node: ast.Constant) -> _Value:
+    def on_Constant(self, node: ast.Constant) -> Value:
         if isinstance(node.value, bool):
-            return _Value(i1, str(node.value).lower(), int(node.value))
+            return Value(i1, str(node.value).lower(), int(node.value))
         if not isinstance(node.value, int | float):
             raise self.fail(f"{node.value!r} is outside the language")
-        return _Value(None, "", node.value)
+        return Value(None, "", node.value)
 
-    def on_Name(self, node: ast.Name) -> _Value:
+    def on_Name(self, node: ast.Name) -> Value:
         if node.id in self.locals:
             kind = self.locals[node.id]
             return self.assign(kind, f"load {kind.llvm}, ptr %{node.id}.v")
         value = self.scope.get(node.id)
         if isinstance(value, int | float):
-            return _Value(None, "", value)
+            return Value(None, "", value)
         if isinstance(value, NativeFunction):
             self.need(value)
-            return _Value(ptr(u8), f"@{value.symbol}")
+            return Value(ptr(u8), f"@{value.symbol}")
         raise self.fail(f"{node.id} is not a local or a constant")
 
-    def on_UnaryOp(self, node: ast.UnaryOp) -> _Value:
+    def on_UnaryOp(self, node: ast.UnaryOp) -> Value:
         value = self.expression(node.operand)
         if value.type is None:
             assert value.literal is not None
-            folded = {ast.USub: lambda x: -x, ast.Invert: lambda x: ~int(x)}
-            return _Value(None, "", folded[type(node.op)](value.literal))  # type: ignore[index]
+            negated = isinstance(node.op, ast.USub)
+            return Value(None, "", -value.literal if negated else ~int(value.literal))
         if isinstance(node.op, ast.Not):
             return self.assign(i1, f"xor i1 {self.truth(value)}, true")
         if isinstance(node.op, ast.Invert):
@@ -535,12 +320,12 @@ class _Compiler:
             return self.assign(value.type, f"fneg {value.type.llvm} {value.text}")
         return self.assign(value.type, f"sub {value.type.llvm} 0, {value.text}")
 
-    def on_BinOp(self, node: ast.BinOp) -> _Value:
+    def on_BinOp(self, node: ast.BinOp) -> Value:
         return self.binary(self.expression(node.left), node.op, self.expression(node.right))
 
-    def binary(self, left: _Value, operator: ast.operator, right: _Value) -> _Value:
+    def binary(self, left: Value, operator: ast.operator, right: Value) -> Value:
         if left.type is None and right.type is None:
-            return _Value(None, "", _fold(left.literal, operator, right.literal))
+            return Value(None, "", _fold(left.literal, operator, right.literal))
         if left.type is not None and left.type.kind == "p":
             return self.pointer_arithmetic(left, operator, right)
         kind = left.type or right.type
@@ -562,7 +347,7 @@ class _Compiler:
             raise self.fail(f"{name.__name__} is not defined for {kind}")
         return self.assign(kind, f"{opcode} {kind.llvm} {a.text}, {b.text}")
 
-    def pointer_arithmetic(self, left: _Value, operator: ast.operator, right: _Value) -> _Value:
+    def pointer_arithmetic(self, left: Value, operator: ast.operator, right: Value) -> Value:
         """pointer ± bytes."""
         index = self.widened(right)
         if isinstance(operator, ast.Sub):
@@ -570,31 +355,34 @@ class _Compiler:
         assert left.type is not None
         return self.assign(left.type, f"getelementptr i8, ptr {left.text}, i64 {index.text}")
 
-    def widened(self, value: _Value) -> _Value:
+    def widened(self, value: Value) -> Value:
         """An integer as i64, for address arithmetic."""
         if value.type is None:
             return self.typed(value, i64)
         return value if value.type.bits == 64 else self.convert(value, i64)
 
-    def on_Compare(self, node: ast.Compare) -> _Value:
+    def on_Compare(self, node: ast.Compare) -> Value:
         left = self.expression(node.left)
-        result: _Value | None = None
+        result: Value | None = None
         for operator, other in zip(node.ops, node.comparators, strict=True):
             right = self.expression(other)
             test = self.compare(left, operator, right)
-            result = test if result is None else self.assign(i1, f"and i1 {result.text}, {test.text}")
+            result = (
+                test if result is None else self.assign(i1, f"and i1 {result.text}, {test.text}")
+            )
             left = right
         assert result is not None
         return result
 
-    def compare(self, left: _Value, operator: ast.cmpop, right: _Value) -> _Value:
+    def compare(self, left: Value, operator: ast.cmpop, right: Value) -> Value:
         kind = left.type or right.type
         if kind is None:
-            assert left.literal is not None and right.literal is not None
+            assert left.literal is not None
+            assert right.literal is not None
             verdict = _fold_compare(left.literal, operator, right.literal)
-            return _Value(i1, str(verdict).lower(), int(verdict))
+            return Value(i1, str(verdict).lower(), int(verdict))
         if kind.kind == "p" and right.literal == 0:
-            right = _Value(kind, "null")
+            right = Value(kind, "null")
         a, b = self.typed(left, kind), self.typed(right, kind)
         integer, real = _ORDERED_COMPARE[type(operator)]
         if kind.kind == "f":
@@ -603,12 +391,12 @@ class _Compiler:
             integer = ("s" if kind.kind == "i" else "u") + integer
         return self.assign(i1, f"icmp {integer} {kind.llvm} {a.text}, {b.text}")
 
-    def truth(self, value: _Value) -> str:
+    def truth(self, value: Value) -> str:
         if value.type is i1:
             return value.text
-        return self.compare(value, ast.NotEq(), _Value(None, "", 0)).text
+        return self.compare(value, ast.NotEq(), Value(None, "", 0)).text
 
-    def on_BoolOp(self, node: ast.BoolOp) -> _Value:
+    def on_BoolOp(self, node: ast.BoolOp) -> Value:
         """Short circuit, through a temporary."""
         place = f"logic{next(self.counter)}"
         self.declare(place, i1)
@@ -623,7 +411,7 @@ class _Compiler:
         self.start(end)
         return self.assign(i1, f"load i1, ptr %{place}.v")
 
-    def on_IfExp(self, node: ast.IfExp) -> _Value:
+    def on_IfExp(self, node: ast.IfExp) -> Value:
         """Both branches are evaluated (a select): they must be free of side effects."""
         test = self.expression(node.test)
         if test.literal is not None:
@@ -634,7 +422,9 @@ class _Compiler:
             raise self.fail("a conditional of two literals has no type: convert one")
         a, b = self.typed(yes, kind), self.typed(no, kind)
         condition = self.truth(test)
-        return self.assign(kind, f"select i1 {condition}, {kind.llvm} {a.text}, {kind.llvm} {b.text}")
+        return self.assign(
+            kind, f"select i1 {condition}, {kind.llvm} {a.text}, {kind.llvm} {b.text}"
+        )
 
     # ---- memory
     def place(self, node: ast.expr) -> tuple[Type, str]:
@@ -664,14 +454,14 @@ class _Compiler:
             raise _ArrayField(kind, where)
         return kind, where
 
-    def on_Attribute(self, node: ast.Attribute) -> _Value:
+    def on_Attribute(self, node: ast.Attribute) -> Value:
         try:
             kind, where = self.field_place(node)
         except _ArrayField as array:
-            return _Value(ptr(array.kind.element), array.where)
+            return Value(ptr(array.kind.element), array.where)
         return self.assign(kind, f"load {kind.llvm}, ptr {where}")
 
-    def on_Subscript(self, node: ast.Subscript) -> _Value:
+    def on_Subscript(self, node: ast.Subscript) -> Value:
         base = self.expression(node.value)
         struct = base.type.pointee if base.type is not None else None
         if isinstance(struct, Struct):
@@ -683,7 +473,7 @@ class _Compiler:
         return self.assign(kind, f"load {kind.llvm}, ptr {where}, align 1")
 
     # ---- calls
-    def on_Call(self, node: ast.Call) -> _Value:
+    def on_Call(self, node: ast.Call) -> Value:
         callee = self.static(node.func)
         if isinstance(callee, Type):
             return self.convert(self.expression(node.args[0]), callee)
@@ -703,28 +493,28 @@ class _Compiler:
         if function not in self.function.calls:
             self.function.calls.append(function)
 
-    def call(self, result: Type, target: str, arguments: list[str]) -> _Value:
+    def call(self, result: Type, target: str, arguments: list[str]) -> Value:
         text = f"call {result.llvm} {target}({', '.join(arguments)})"
         if result is void:
             self.emit(text)
-            return _Value(void, "")
+            return Value(void, "")
         return self.assign(result, text)
 
-    def intrinsic(self, name: str, result: Type, values: list[_Value]) -> _Value:
+    def intrinsic(self, name: str, result: Type, values: list[Value]) -> Value:
         types = ", ".join(v.type.llvm for v in values if v.type is not None)
         self.function.intrinsics.add(f"declare {result.llvm} @{name}({types})")
         return self.call(
             result, f"@{name}", [f"{v.type.llvm} {v.text}" for v in values if v.type is not None]
         )
 
-    def convert(self, value: _Value, to: Type) -> _Value:
+    def convert(self, value: Value, to: Type) -> Value:
         """Explicit conversion, C semantics (integers wrap, floats to integers truncate)."""
         if value.type is None:
             return self.typed(value, to)
         source = value.type
         opcode = _conversion(source, to)
         if opcode is None:
-            return _Value(to, value.text)
+            return Value(to, value.text)
         return self.assign(to, f"{opcode} {source.llvm} {value.text} to {to.llvm}")
 
 
@@ -757,10 +547,9 @@ def _conversion(source: Type, to: Type) -> str | None:
 
 def _literal(value: int | float, kind: Type) -> str:
     if kind.kind == "f":
-        import struct
-
-        rounded = struct.unpack("f", struct.pack("f", value))[0] if kind is f32 else float(value)
-        return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+        single = packing.unpack("f", packing.pack("f", value))[0]
+        rounded = single if kind is f32 else float(value)
+        return f"0x{packing.unpack('<Q', packing.pack('<d', rounded))[0]:016X}"
     if kind.kind == "p":
         return "null" if value == 0 else f"inttoptr (i64 {int(value)} to ptr)"
     if kind is i1:
@@ -776,171 +565,3 @@ def _fold(left: Any, operator: ast.operator, right: Any) -> Any:
 def _fold_compare(left: Any, operator: ast.cmpop, right: Any) -> bool:
     code = ast.Expression(ast.Compare(ast.Constant(left), [operator], [ast.Constant(right)]))
     return bool(eval(compile(ast.fix_missing_locations(code), "<native>", "eval")))
-
-
-# --------------------------------------------------------------------------------------------------
-# The operations themselves
-# --------------------------------------------------------------------------------------------------
-def _values(compiler: _Compiler, node: ast.Call) -> list[_Value]:
-    return [compiler.expression(a) for a in node.args]
-
-
-def _bits(compiler: _Compiler, node: ast.Call, name: str, *extra: str) -> _Value:
-    (value,) = _values(compiler, node)
-    assert value.type is not None
-    llvm = value.type.llvm
-    full = f"llvm.{name}.{llvm}"
-    types = ", ".join([llvm, *(e.split()[0] for e in extra)])
-    compiler.function.intrinsics.add(f"declare {llvm} @{full}({types})")
-    return compiler.call(value.type, f"@{full}", [f"{llvm} {value.text}", *extra])
-
-
-@_operation
-def trailing_zeros(compiler: _Compiler, node: ast.Call) -> _Value:
-    """Index of the lowest set bit; the bit width for 0."""
-    return _bits(compiler, node, "cttz", "i1 false")
-
-
-@_operation
-def leading_zeros(compiler: _Compiler, node: ast.Call) -> _Value:
-    return _bits(compiler, node, "ctlz", "i1 false")
-
-
-@_operation
-def popcount(compiler: _Compiler, node: ast.Call) -> _Value:
-    return _bits(compiler, node, "ctpop")
-
-
-_SUFFIX = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
-
-
-def _float_intrinsic(name: str) -> Operation:
-    def emit(compiler: _Compiler, node: ast.Call) -> _Value:
-        values = _values(compiler, node)
-        kind = next(v.type for v in values if v.type is not None)
-        values = [compiler.typed(v, kind) for v in values]
-        return compiler.intrinsic(f"llvm.{name}.{_SUFFIX[kind.llvm]}", kind, values)
-
-    return Operation(name, emit)
-
-
-fma = _float_intrinsic("fma")
-sqrt = _float_intrinsic("sqrt")
-fabs = _float_intrinsic("fabs")
-floor = _float_intrinsic("floor")
-ceil = _float_intrinsic("ceil")
-round_even = _float_intrinsic("roundeven")
-truncate = _float_intrinsic("trunc")
-maximum = _float_intrinsic("maxnum")
-minimum = _float_intrinsic("minnum")
-maximum_nan = _float_intrinsic("maximum")
-minimum_nan = _float_intrinsic("minimum")
-exp2 = _float_intrinsic("exp2")
-log2 = _float_intrinsic("log2")
-sin = _float_intrinsic("sin")
-cos = _float_intrinsic("cos")
-
-
-@_operation
-def saturating(compiler: _Compiler, node: ast.Call) -> _Value:
-    """saturating(T, x): x truncated towards zero, clamped to T's range; NaN gives 0."""
-    to: Type = compiler.static(node.args[0])
-    value = compiler.expression(node.args[1])
-    assert value.type is not None
-    sign = "s" if to.kind == "i" else "u"
-    name = f"llvm.fpto{sign}i.sat.{to.llvm}.{_SUFFIX[value.type.llvm]}"
-    return compiler.intrinsic(name, to, [value])
-
-
-@_operation
-def bitcast(compiler: _Compiler, node: ast.Call) -> _Value:
-    """bitcast(T, x): the bits of x as a T of the same width."""
-    to: Type = compiler.static(node.args[0])
-    value = compiler.expression(node.args[1])
-    assert value.type is not None
-    return compiler.assign(to, f"bitcast {value.type.llvm} {value.text} to {to.llvm}")
-
-
-@_operation
-def stack_array(compiler: _Compiler, node: ast.Call) -> _Value:
-    """stack_array(T, n): n elements on the stack, 64-byte aligned, uninitialised."""
-    element: Type = compiler.static(node.args[0])
-    count = compiler.integer_constant(node.args[1])
-    name = compiler.fresh()
-    compiler.allocas.append(f"  {name} = alloca [{count} x {element.llvm}], align 64")
-    return _Value(ptr(element), name)
-
-
-@_operation
-def indirect(compiler: _Compiler, node: ast.Call) -> _Value:
-    """indirect(T, f, …): call the function at address f, which returns T."""
-    result: Type = compiler.static(node.args[0])
-    target, *values = (compiler.expression(a) for a in node.args[1:])
-    arguments = [f"{v.type.llvm} {v.text}" for v in values if v.type is not None]
-    return compiler.call(result, target.text, arguments)
-
-
-@_operation
-def memory_copy(compiler: _Compiler, node: ast.Call) -> _Value:
-    """memory_copy(to, from, bytes)."""
-    to, source, count = _values(compiler, node)
-    size = compiler.widened(count)
-    compiler.function.intrinsics.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    return compiler.call(
-        void,
-        "@llvm.memcpy.p0.p0.i64",
-        [f"ptr {to.text}", f"ptr {source.text}", f"i64 {size.text}", "i1 false"],
-    )
-
-
-@_operation
-def memory_set(compiler: _Compiler, node: ast.Call) -> _Value:
-    """memory_set(to, byte, bytes)."""
-    to, byte, count = _values(compiler, node)
-    size = compiler.widened(count)
-    compiler.function.intrinsics.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-    value = compiler.typed(byte, u8)
-    return compiler.call(
-        void,
-        "@llvm.memset.p0.i64",
-        [f"ptr {to.text}", f"i8 {value.text}", f"i64 {size.text}", "i1 false"],
-    )
-
-
-@_operation
-def atomic_add(compiler: _Compiler, node: ast.Call) -> _Value:
-    """atomic_add(pointer, value): add, return the old value."""
-    place, value = _values(compiler, node)
-    assert place.type is not None and isinstance(place.type.pointee, Type)
-    kind = place.type.pointee
-    amount = compiler.typed(value, kind)
-    return compiler.assign(
-        kind, f"atomicrmw add ptr {place.text}, {kind.llvm} {amount.text} {_ATOMIC_ORDER}"
-    )
-
-
-@_operation
-def atomic_store(compiler: _Compiler, node: ast.Call) -> _Value:
-    place, value = _values(compiler, node)
-    assert place.type is not None and isinstance(place.type.pointee, Type)
-    kind = place.type.pointee
-    text = compiler.typed(value, kind).text
-    compiler.emit(
-        f"store atomic {kind.llvm} {text}, ptr {place.text} {_ATOMIC_ORDER}, align {kind.size}"
-    )
-    return _Value(void, "")
-
-
-@_operation
-def field_pointer(compiler: _Compiler, node: ast.Call) -> _Value:
-    """field_pointer(structure.field): the address of a field."""
-    (argument,) = node.args
-    kind, where = compiler.place(argument)
-    return _Value(ptr(kind), where)
-
-
-@_operation
-def never(compiler: _Compiler, node: ast.Call) -> _Value:
-    """Control cannot come here."""
-    compiler.terminate("unreachable")
-    return _Value(void, "")

@@ -1,0 +1,69 @@
+"""The backend "gpu" of the conformance suite: this module is the backend object."""
+
+from typing import Any
+
+import numpy as np
+
+from dnncanon.gpu import runtime
+from dnncanon.gpu.conv import (
+    conv_backward_bias,
+    conv_backward_data,
+    conv_backward_filter,
+    conv_bias_activation_forward,
+    conv_forward,
+)
+from dnncanon.spec import primitives
+
+__all__ = [
+    "accepts_out",
+    "as_strided",
+    "conv_backward_bias",
+    "conv_backward_data",
+    "conv_backward_filter",
+    "conv_bias_activation_forward",
+    "conv_forward",
+    "describe",
+    "name",
+    "synchronize",
+    "to_device",
+    "to_host",
+]
+
+name = "gpu"
+
+accepts_out = True
+"""The functions take ``out=``, with any strides."""
+
+
+def to_device(array: np.ndarray[Any, Any]) -> runtime.DeviceArray:
+    """A copy of a NumPy array in the device's memory."""
+    return runtime.to_device(array)
+
+
+def to_host(array: runtime.DeviceArray) -> np.ndarray[Any, Any]:
+    """A NumPy copy of a device array."""
+    return runtime.to_host(array)
+
+
+def as_strided(
+    buffer: runtime.DeviceArray, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> runtime.DeviceArray:
+    """A view of a flat device buffer; ``strides`` and ``offset`` count elements."""
+    return runtime.as_strided(buffer, shape, strides, offset)
+
+
+def synchronize() -> None:
+    """Wait until the device has done everything."""
+    runtime.device().synchronize()
+
+
+def describe() -> dict[str, Any]:
+    """Device, versions, numerics class by primitive and dtype, and whose errors are raised."""
+    device = runtime.device()
+    offered = [p for p in primitives().values() if p.name in __all__]
+    return {
+        "device": device.name,
+        "versions": device.versions(),
+        "numerics": {p.name: {row.dtype: "ieee" for row in p.dtypes} for p in offered},
+        "errors": "dnncanon",
+    }

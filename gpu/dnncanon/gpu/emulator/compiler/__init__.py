@@ -1,0 +1,1 @@
+"""From a Python kernel to machine code for one CUDA thread."""

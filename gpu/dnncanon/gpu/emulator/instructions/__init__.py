@@ -1,0 +1,1 @@
+"""Inline PTX: the table of instructions, and how each is executed."""

@@ -1,0 +1,1 @@
+"""Launches: arguments and memory, running, and what is reported afterwards."""

@@ -1,0 +1,1 @@
+"""Numba-CUDA kernels, one module for each algorithm; importing one imports Numba."""

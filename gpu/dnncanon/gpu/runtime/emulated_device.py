@@ -1,0 +1,72 @@
+"""The CPU emulator as a device: its memory is the host's, its launches are synchronous."""
+
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from dnncanon.gpu import emulator
+from dnncanon.gpu.runtime.launching import Kernel
+from dnncanon.gpu.runtime.memory import host_view
+from dnncanon.gpu.runtime.selection import Mode
+
+ALIGNMENT = 256
+"""Of allocations, as the CUDA driver's; kernels and profiles may count on it."""
+
+
+class EmulatedDevice:
+    """Runs kernels through :mod:`dnncanon.gpu.emulator` in one of its modes."""
+
+    is_host = True
+    index = 0
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.name = "CPU emulator" if mode == "fast" else f"CPU emulator ({mode})"
+
+    def allocate(self, nbytes: int) -> tuple[object, int]:
+        owner = np.empty(nbytes + ALIGNMENT, np.uint8)
+        return owner, -(-owner.ctypes.data // ALIGNMENT) * ALIGNMENT
+
+    def upload(self, pointer: int, source: np.ndarray[Any, Any], stream: object) -> None:
+        host_view(pointer, source.dtype, source.shape)[...] = source
+
+    def download(self, pointer: int, target: np.ndarray[Any, Any], stream: object) -> None:
+        target[...] = host_view(pointer, target.dtype, target.shape)
+
+    def flat(
+        self, pointer: int, count: int, storage: np.dtype[Any], *, read_only: bool = False
+    ) -> Any:
+        words = host_view(pointer, storage, (count,))
+        if read_only:
+            words.flags.writeable = False
+        return words
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        args: tuple[Any, ...],
+        *,
+        shared_bytes: int,
+        stream: object,
+    ) -> None:
+        emulator.launch(
+            kernel.function,
+            grid,
+            block,
+            tuple(getattr(arg, "argument", arg) for arg in args),
+            shared_bytes=shared_bytes,
+            fastmath=kernel.fastmath,
+            mode=self.mode,
+        )
+
+    def wait_for(self, producer: object, consumer: object) -> None:
+        """Launches are synchronous: there is nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """Launches are synchronous: there is nothing to wait for."""
+
+    def versions(self) -> dict[str, str]:
+        return {name: metadata.version(name) for name in ("numba-cuda", "numba", "llvmlite")}

@@ -1,0 +1,101 @@
+"""Every kernel compiles for real hardware (sm_90), without a driver: typing, lowering, NVVM."""
+
+import re
+from typing import Any
+
+import pytest
+
+from dnncanon.gpu.kernels.conv_bias import sum_channels
+from dnncanon.gpu.kernels.conv_direct import direct
+from dnncanon.gpu.kernels.conv_implicit_gemm import (
+    LARGE,
+    NARROW,
+    SMALL,
+    Tile,
+    implicit_gemm,
+    sum_splits,
+)
+from dnncanon.gpu.runtime import Kernel
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+def compiled(kernel: Kernel, signature: tuple[Any, ...]) -> str:
+    """The kernel's PTX."""
+    from numba import cuda
+
+    ptx, _ = cuda.compile(
+        kernel.function, signature, cc=(9, 0), device=False, abi="numba", fastmath=kernel.fastmath
+    )
+    return str(ptx)
+
+
+def memory(dtype: str) -> Any:
+    """A flat array of ``dtype`` in storage words."""
+    from numba.cuda import types
+
+    word = types.uint16 if dtype.endswith("16") else getattr(types, dtype)
+    return types.Array(word, 1, "C")
+
+
+def ints(count: int) -> Any:
+    from numba.cuda import types
+
+    return types.UniTuple(types.int64, count)
+
+
+def epilogue(dtype: str) -> tuple[Any, ...]:
+    from numba.cuda import types
+
+    alphas = types.UniTuple(types.float64, 2)
+    return memory(dtype), ints(2), memory(dtype), ints(7), ints(3), alphas
+
+
+def correlation(dtype: str, out_dtype: str) -> tuple[Any, ...]:
+    arrays = memory(dtype), memory(dtype), memory(out_dtype)
+    return (*arrays, ints(10), ints(12), ints(7), ints(7), ints(7))
+
+
+def check_precision(ptx: str, dtype: str) -> None:
+    """Products and sums are fused multiply-adds of the sums' type; nothing is flushed to zero."""
+    kind, other = ("f64", "f32") if dtype == "float64" else ("f32", "f64")
+    assert f"fma.rn.{kind}" in ptx
+    assert not re.search(rf"\b(fma|mul|add|sub)(\.rn)?\.{other}\b", ptx)
+    assert ".ftz" not in ptx
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_direct(dtype: str) -> None:
+    from numba.cuda import types
+
+    ptx = compiled(direct(dtype), (*correlation(dtype, dtype), types.boolean, *epilogue(dtype)))
+    check_precision(ptx, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tile", [NARROW, SMALL, LARGE], ids=str)
+def test_implicit_gemm(dtype: str, tile: Tile) -> None:
+    kernel = implicit_gemm(dtype, dtype, tile, 32)
+    ptx = compiled(kernel, (*correlation(dtype, dtype), ints(5), *epilogue(dtype)))
+    check_precision(ptx, dtype)
+    if dtype != "float64":
+        assert "ld.shared.v4.f32" in ptx
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bias(dtype: str) -> None:
+    arrays = memory(dtype), memory(dtype)
+    ptx = compiled(
+        sum_channels(dtype, dtype), (*arrays, ints(4), ints(4), ints(4), ints(6), ints(3))
+    )
+    assert ".entry" in ptx
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sum_splits(dtype: str) -> None:
+    from numba.cuda import types
+
+    partial = memory("float64" if dtype == "float64" else "float32")
+    scalars = types.int64, ints(10), ints(7), types.boolean
+    signature = (partial, memory(dtype), *scalars, *epilogue(dtype))
+    assert ".entry" in compiled(sum_splits(dtype), signature)

@@ -1,0 +1,52 @@
+"""Backends with one algorithm compute with that one, on cases that "auto" would give to another."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnncanon.gpu import algorithms, single_algorithm
+from dnncanon.gpu.kernels.conv_direct import Direct
+from dnncanon.gpu.kernels.conv_implicit_gemm import ImplicitGemm
+from dnncanon.spec import AttributeValueError
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation"), [("direct", Direct), ("implicit_gemm", ImplicitGemm)]
+)
+def test_the_named_algorithm_runs(
+    name: str,
+    implementation: type[Any],
+    exact: Callable[..., Array],
+    definition: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = getattr(single_algorithm, name)
+    x, w = exact((1, 2, 5), "float32"), exact((3, 2, 3), "float32", seed=1)
+    ran: list[str] = []
+    run = implementation.run
+
+    def noted(self: Any, *arguments: Any) -> None:
+        ran.append(self.name)
+        run(self, *arguments)
+
+    monkeypatch.setattr(implementation, "run", noted)
+    y = backend.to_host(backend.conv_forward(backend.to_device(x), backend.to_device(w)))
+    expected = definition.forward(definition.problem(x.shape, w.shape), x, w)
+    assert ran == [name]
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_auto_would_not_run_the_implicit_gemm_here(exact: Callable[..., Array]) -> None:
+    x, w = exact((1, 2, 5), "float32"), exact((3, 2, 3), "float32", seed=1)
+    assert algorithms("conv_forward", x, w)[0].name == "direct"
+
+
+def test_an_algorithm_that_there_is_not_is_refused(exact: Callable[..., Array]) -> None:
+    backend = single_algorithm.only("none", ("conv_forward",))
+    x, w = exact((1, 2, 5), "float32"), exact((3, 2, 3), "float32", seed=1)
+    with pytest.raises(AttributeValueError, match="algorithm='none'"):
+        backend.conv_forward(x, w)
