@@ -63,6 +63,7 @@ def describe() -> dict[str, Any]:
     offered = [p for p in primitives().values() if p.name in __all__]
     return {
         "device": device.name,
+        "gpu": not device.is_host,
         "versions": device.versions(),
         "numerics": {p.name: {row.dtype: "ieee" for row in p.dtypes} for p in offered},
         "errors": "dnncanon",

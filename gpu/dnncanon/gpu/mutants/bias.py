@@ -2,8 +2,8 @@
 
 from dnncanon.gpu.mutants.making import BIAS, mutants_of
 
-_mutant = mutants_of("kernels.conv_bias", primitive=BIAS)
-_plan_mutant = mutants_of("kernels.plan", primitive=BIAS)
+_mutant = mutants_of("kernels.conv_bias", primitive=BIAS, backend="gpu")
+_plan_mutant = mutants_of("kernels.plan", primitive=BIAS, backend="gpu")
 
 MUTANTS = (
     _mutant(

@@ -150,6 +150,7 @@ MUTANTS = (
         "    try:\n        call = spec.conv_backward_bias.bind(dy)\n"
         "    except spec.SpecError as error:\n        raise type(error)(str(error)) from None\n",
         BIAS,
+        backend="gpu",
     ),
     _operand(
         "out_ignored",

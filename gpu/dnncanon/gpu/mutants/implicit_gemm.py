@@ -31,6 +31,8 @@ MUTANTS = (
         "a depth that does not fill its slice is filled up with the window's first element",
         "table[buffer, at, _I0] = i0 if inside else outside",
         "table[buffer, at, _I0] = i0",
+        DATA,
+        "bfloat16",
     ),
     _mutant(
         "gemm_depth_tail_lost",

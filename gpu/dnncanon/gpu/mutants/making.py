@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 from dnncanon.spec.mutant import Mutant
 
+DIRECT = "dnncanon.gpu.single_algorithm:direct"
+"""The backend for what all algorithms share: its kernel compiles in a second."""
+
 IMPLICIT_GEMM = "dnncanon.gpu.single_algorithm:implicit_gemm"
 """The backend for what small cases would not reach: "auto" has the direct convolution do them."""
 
@@ -15,7 +18,7 @@ DATA, FILTER, BIAS = "conv_backward_data", "conv_backward_filter", "conv_backwar
 
 
 def mutants_of(
-    module: str, *, primitive: str, backend: str = "gpu", check: bool = False
+    module: str, *, primitive: str, backend: str = DIRECT, check: bool = False
 ) -> Callable[..., Mutant]:
     """A maker of mutants of one module, with what most of them share.
 

@@ -1,5 +1,7 @@
 """The CPU emulator as a device: its memory is the host's, its launches are synchronous."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -22,6 +24,7 @@ class EmulatedDevice:
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
+        self._recordings: list[list[emulator.LaunchReport]] = []
         self.name = "CPU emulator" if mode == "fast" else f"CPU emulator ({mode})"
 
     def allocate(self, nbytes: int) -> tuple[object, int]:
@@ -52,7 +55,7 @@ class EmulatedDevice:
         shared_bytes: int,
         stream: object,
     ) -> None:
-        emulator.launch(
+        report = emulator.launch(
             kernel.function,
             grid,
             block,
@@ -61,6 +64,18 @@ class EmulatedDevice:
             fastmath=kernel.fastmath,
             mode=self.mode,
         )
+        for recording in self._recordings:
+            recording.append(report)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[emulator.LaunchReport]]:
+        """The reports of the launches within the block, in order, as they come."""
+        launches: list[emulator.LaunchReport] = []
+        self._recordings.append(launches)
+        try:
+            yield launches
+        finally:
+            self._recordings.remove(launches)
 
     def wait_for(self, producer: object, consumer: object) -> None:
         """Launches are synchronous: there is nothing to wait for."""
