@@ -54,7 +54,10 @@ def select(patterns: Sequence[str]) -> list[Mutant]:
         m for n, m in known.items() if not patterns or any(fnmatchcase(n, p) for p in patterns)
     ]
     if not chosen:
-        raise MutantError(f"no mutant matches {' '.join(patterns)}; known are {', '.join(known)}")
+        some = ", ".join(sorted(known)[:3])
+        raise MutantError(
+            f"no mutant matches {' '.join(patterns)}; there are {len(known)}, such as {some}"
+        )
     return chosen
 
 

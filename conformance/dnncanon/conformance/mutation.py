@@ -1,5 +1,6 @@
 """Making a mutant: a room of this package, loaded once more with one place of its source changed."""
 
+import difflib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -49,7 +50,10 @@ def applied(name: str) -> Iterator[str]:
     before = set(sys.modules)
     known = catalogue()
     if name not in known:
-        raise MutantError(f"there is no mutant {name!r}; known are {', '.join(known)}")
+        near = difflib.get_close_matches(name, known, n=3) or sorted(known)[:3]
+        raise MutantError(
+            f"there is no mutant {name!r} among {len(known)}; did you mean {' or '.join(near)}?"
+        )
     mutant = known[name]
     room = ".".join(mutant.module.split(".")[:2])
     originals = _taken_out(room)
