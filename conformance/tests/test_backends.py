@@ -183,7 +183,9 @@ def test_a_backend_that_cannot_be_started(source: str, module: Write) -> None:
 @pytest.mark.parametrize(
     ("dtype", "claimed", "allowed"),
     [
-        ("float32", "bf16x3", "ieee or ftz or tf32"),
+        ("float32", "fast_math", "ieee or ftz or bf16x3 or tf32 or fft or winograd(m,r)"),
+        ("float32", "winograd(m,r)", "ieee or ftz or bf16x3 or tf32 or fft or winograd(m,r)"),
+        ("float32", "winograd(40,3)", "ieee or ftz or bf16x3 or tf32 or fft or winograd(m,r)"),
         ("float16", "tf32", "ieee or ftz or fp16_accumulate"),
         ("float64", "ftz", "ieee"),
     ],
@@ -198,6 +200,14 @@ def test_a_numerics_class_that_a_primitive_does_not_have(
         f"backend {name} claims the numerics class {claimed!r} for conv_forward {dtype}; "
         f"it may be {allowed}"
     )
+
+
+def test_a_winograd_class_of_any_size_may_be_claimed(module: Write) -> None:
+    for claimed in ("winograd(2,3)", "winograd(6,3)", "winograd(4,5)"):
+        name = module(
+            f"def describe(): return {{'numerics': {{'conv_forward': {{'float32': {claimed!r}}}}}}}"
+        )
+        assert load(name).numerics("conv_forward", "float32") == claimed
 
 
 def test_claims_for_what_the_specification_does_not_have_are_ignored(module: Write) -> None:

@@ -60,6 +60,9 @@ GOLDEN = {
     "mixed": "0x1.f3c164927d404p+0 0x1.cf2ebb7bad5d0p+2 -0x1.cc956346d5acfp+4 -0x1.ad828f427ff98p-3",
     "one_large": "0x1.73c164927d404p-3 0x1.4f2ebb7bad5d0p-3 0x1.4c956346d5acfp-3 0x1.2d828f427ff98p-3",
     "tiny": "0x1.b17ff577b1118p-11 0x1.0c43d070b8cfcp-7 0x1.ad62df39812b0p-8 0x1.dfd50af0bf1a5p-10",
+    "large": "0x1.7aa582c991d2fp+3 0x1.d4a3b5cd1c514p+6 0x1.770dad66a5607p+6 0x1.a31dbdc5723b1p+4",
+    "shifted": "0x1.0f3c164927d40p+0 0x1.0cf2ebb7bad5dp+0 0x1.0cc956346d5adp+0 0x1.0ad828f427ffap+0",
+    "zeros": "0x0p+0 0x0p+0 0x0p+0 0x0p+0",
     "special": "0x1.b17ff577b1118p-3 0x1.0c43d070b8cfcp+1 0x1.ad62df39812b0p+0 0x1.dfd50af0bf1a5p-2",
 }
 
@@ -108,6 +111,7 @@ RANGES = {
     "positive": (0.5, 1.5),
     "mixed": (2.0**-6, 2.0**5),
     "one_large": (0.5 / 8, 1.5 * 8),
+    "shifted": (1.0, 1.0625),
 }
 
 
@@ -126,20 +130,54 @@ def test_finite_and_in_range(fill: str, dtype: str) -> None:
 
 
 def test_every_range_is_documented_here() -> None:
-    assert set(RANGES) == set(FILLS) - {"special", "tiny"}
+    assert set(RANGES) == set(FILLS) - {"special", "tiny", "large", "zeros"}
 
 
 @dtypes
 def test_products_of_tiny_values_are_subnormal_and_most_are_not_lost(dtype: str) -> None:
     row = DTYPES[dtype]
-    if dtype == "float64":  # whose subnormals the reference, in float64 itself, would share
-        assert np.abs(values("tiny", 3, "x", 1000, dtype, 100)).max() < 2.0**-198
-        return
     x, w = (values("tiny", 3, name, 50_000, dtype, 100) for name in "xw")
     products = np.abs(x * w)
     assert np.mean(products < row.smallest_normal) > 0.9
     assert np.mean(products > row.smallest_subnormal) > 0.9
     assert np.mean(np.abs(x) > row.smallest_normal) > 0.9
+
+
+@dtypes
+@pytest.mark.parametrize("length", [1, 72, 4608])
+def test_sums_of_products_of_large_values_reach_the_largest_float16(
+    dtype: str, length: int
+) -> None:
+    sums = 400
+    x, w = (values("large", 3, name, sums * length, dtype, length) for name in "xw")
+    terms = (x * w).reshape(sums, length)
+    partial = np.abs(np.cumsum(terms, axis=1)).max(axis=1)
+    total = np.abs(terms.sum(axis=1))
+    if dtype == "float16":
+        assert np.sqrt(np.mean(total**2)) == pytest.approx(25_000, rel=0.15)
+        assert np.mean(total < 65504) > 0.95
+        assert np.abs(x).max() < 65504
+    else:
+        assert np.mean(partial > 65504) > 0.3
+        assert partial.max() < 1e8
+
+
+@dtypes
+def test_shifted_values_are_far_from_zero_beside_their_spread(dtype: str) -> None:
+    x = values("shifted", 3, "x", 50_000, dtype, 100).astype(DTYPES[dtype].numpy)
+    assert 50 < x.astype(np.float64).mean() / x.astype(np.float64).std() < 60
+    assert np.unique(x).size > 8
+
+
+@dtypes
+@pytest.mark.parametrize("length", [1, 9, 72, 576, 4608])
+def test_a_quarter_of_the_sums_of_products_meets_nothing_but_zeros(dtype: str, length: int) -> None:
+    sums = max(2000, 400_000 // length)
+    x, w = (values("zeros", 3, name, sums * length, dtype, length) for name in "xw")
+    nothing = np.mean(((x != 0) & (w != 0)).reshape(sums, length).sum(axis=1) == 0)
+    assert nothing == pytest.approx(0.44 if length == 1 else 0.25, abs=0.04)
+    assert 0 < np.mean(x != 0) < 0.8
+    assert np.abs(x[x != 0]).min() >= 2.0**-6
 
 
 def test_normal_has_the_moments_of_a_standard_normal() -> None:

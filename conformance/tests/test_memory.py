@@ -1,5 +1,9 @@
 """Cases that do not fit into memory are skipped, with what they need, before anything is allocated."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from dnncanon.conformance import memory
@@ -29,6 +33,33 @@ def test_an_enormous_case_is_skipped(more: str) -> None:
     result = execute(load("reference"), Case.parse(ENORMOUS.replace(" seed=1", f" seed=1{more}")))
     assert result.verdict is Verdict.SKIPPED
     assert "GiB" in result.message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is allocated is told by Linux")
+def test_a_limit_is_what_can_be_allocated_and_can_be_lifted() -> None:
+    """In a process of its own: a limit stays."""
+    code = """
+import numpy as np
+from dnncanon.conformance import memory
+before = memory.bytes_available()
+memory.limit(memory.bytes_held() + (1 << 28))
+assert 0 < memory.bytes_available() <= 1 << 28 < before
+np.empty(1 << 27, np.uint8)
+try:
+    np.empty(1 << 29, np.uint8)
+except MemoryError:
+    with memory.unlimited():
+        np.empty(1 << 29, np.uint8)
+    try:
+        np.empty(1 << 29, np.uint8)
+    except MemoryError:
+        print("limited")
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.stdout == "limited\n", run.stderr
 
 
 def test_the_system_says_what_is_available() -> None:

@@ -79,3 +79,12 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_such_mutant_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutants", "none.*"]) == 2
     assert "no mutant matches none.*" in capsys.readouterr().err
+
+
+def test_the_original_is_back_for_every_form_of_import() -> None:
+    import dnncanon.reference as before
+
+    load("mutant:" + next(m.name for m in ALL if m.name.startswith("reference.")))
+    import dnncanon.reference as after
+
+    assert after is before is sys.modules["dnncanon.reference"]

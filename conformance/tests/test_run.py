@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dnncanon.conformance import workloads
 from dnncanon.conformance.cli import main
@@ -79,7 +81,8 @@ def test_the_same_seed_draws_the_same_cases(cli: Cli, tmp_path: Path) -> None:
 
 def test_as_many_cases_are_drawn_as_were_asked_for(cli: Cli, tmp_path: Path) -> None:
     cli(*forward_run("reference", tmp_path, "--cases", 137))
-    drawn = [r for r in read_results(tmp_path / RESULTS).cases if r.layer != "must-error"]
+    cases = read_results(tmp_path / RESULTS).cases
+    drawn = [r for r in cases if r.layer != "must-error" and r.origin == "drawn"]
     assert len(drawn) == len({r.case for r in drawn}) == 137
 
 
@@ -97,6 +100,41 @@ def test_a_workload_is_held_to_the_reference(
     assert all("w=float32[512,2048,1,1]" in r.case or "3,3]" in r.case for r in cases)
 
 
+def test_boundaries_come_first_and_say_what_they_follow(cli: Cli, tmp_path: Path) -> None:
+    cli(*forward_run("reference", tmp_path, "--cases", 5))
+    cases = read_results(tmp_path / RESULTS).cases
+    origins = [case.origin for case in cases]
+    assert origins[0] == "boundary"
+    assert "report:cudnn.torch-28" in origins
+    assert origins.index("drawn") > max(
+        i for i, o in enumerate(origins) if o == "boundary" or o.startswith("report:")
+    )
+    assert any("x=float32[1,33,3,2] w=float32[31,33,2,2]" in case.case for case in cases)
+    assert any("x=float32[3,2,4]:(0,4,1)" in case.case for case in cases)
+
+
+def test_what_does_not_fit_into_memory_is_said_at_level_full(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dnncanon.conformance import cells
+
+    huge = replace_boundaries(lambda size: size > 1 << 31)
+    monkeypatch.setattr(cells.Cell, "boundaries", huge)
+    cli(*forward_run("reference", tmp_path, "--cases", 1, "--level", "full", "--memory", 4))
+    skipped = [r for r in read_results(tmp_path / RESULTS).cases if r.verdict is Verdict.SKIPPED]
+    assert len(skipped) == 3
+    assert all("GiB of memory, and" in r.message for r in skipped)
+    assert any("2147483648" in r.case for r in skipped)
+
+
+def replace_boundaries(chosen: Callable[[int], bool]) -> Callable[[Any], Any]:
+    """Boundaries of a cell of the chosen sizes only."""
+    from dnncanon.conformance.cells import Cell, size
+
+    original = Cell.boundaries
+    return lambda cell: ((o, case) for o, case in original(cell) if chosen(size(case)))
+
+
 # --- A run that does not conform ---
 
 
@@ -109,10 +147,10 @@ def test_a_planted_bug_is_found_shrunk_and_reproduced(
     small = shrunk(tmp_path)
     assert small.verdict is Verdict.FAILED
     assert small.repro_command in out
-    # The smallest case that can tell stride from dilation: one channel, two taps, few elements.
-    assert small.case.startswith("conv_forward x=float32[1,1,")
-    assert "w=float32[1,1,2]" in small.case
-    assert "fill=normal seed=0" in small.case
+    # The smallest case that can tell stride from dilation: one channel, two taps, three elements.
+    assert small.case == (
+        "conv_forward x=float32[1,1,3] w=float32[1,1,2] stride=2 fill=normal seed=0"
+    )
     code, out, _ = cli("repro", small.case, "--backend", backend)
     assert code == 1
     assert "FAILED" in out
@@ -259,6 +297,32 @@ def test_shards_make_up_the_whole_run(cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "merged" / "index.html").exists()
 
 
+def test_workers_and_shards_of_a_crashing_backend_make_up_the_serial_run(
+    cli: Cli, hostile: str, tmp_path: Path
+) -> None:
+    backend = f"{hostile}:CrashingNowAndThen"
+
+    def ran(name: str, *more: object) -> list[str]:
+        assert cli(*forward_run(backend, tmp_path / name, "--shrink", 0.1, *more))[0] in (0, 1)
+        cases = read_results(tmp_path / name / RESULTS).cases
+        return sorted(f"{r.case} {r.verdict} {r.origin}" for r in cases if r.origin != "shrunk")
+
+    serial = ran("serial")
+    assert 1 <= sum("CRASHED" in line for line in serial) < 5
+    assert ran("two", "--jobs", 2) == serial
+    assert ran("three", "--jobs", 3) == serial
+    shards = [ran(f"shard{i}", "--jobs", i, "--shard", f"{i}/3") for i in (1, 2, 3)]
+    assert sorted(line for shard in shards for line in shard) == serial
+    assert (
+        cli("merge", *(tmp_path / f"shard{i}" for i in (1, 2, 3)), "--out", tmp_path / "all")[0]
+        == 1
+    )
+    merged = read_results(tmp_path / "all" / RESULTS).cases
+    assert (
+        sorted(f"{r.case} {r.verdict} {r.origin}" for r in merged if r.origin != "shrunk") == serial
+    )
+
+
 def test_what_is_not_all_shards_of_one_run_is_not_merged(cli: Cli, tmp_path: Path) -> None:
     for i in (1, 2):
         cli(*forward_run("reference", tmp_path / f"{i}", "--shard", f"{i}/2", "--cases", 10))
@@ -354,6 +418,36 @@ def test_a_corrupt_results_file_is_refused_by_line(cli: Cli, tmp_path: Path) -> 
     assert code == 2
     assert "line 3" in err
     assert str(path) in err
+
+
+@pytest.fixture(scope="module")
+def a_results_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("run")
+    chosen = ["--primitive", "conv_backward_bias", "--dtype", "float32", "--cases", "4"]
+    assert main(["run", "--backend", "reference", "--out", str(folder), *chosen]) == 0
+    return (folder / RESULTS).read_bytes()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_damaged_results_file_is_reported_or_refused(
+    data: st.DataObject, a_results_file: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cut off, with bytes replaced, or lines lost or doubled: never a traceback, always an exit code."""
+    damaged = bytearray(a_results_file)
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    lines = bytes(damaged).splitlines(keepends=True)
+    at = data.draw(st.integers(0, len(lines) - 1))
+    lines[at : at + 1] = [lines[at]] * data.draw(st.sampled_from((1, 1, 0, 2)))
+    path = tmp_path / RESULTS
+    path.write_bytes(b"".join(lines)[: data.draw(st.integers(0, len(damaged)))])
+    code = main(["report", str(path)])
+    _, errors = capsys.readouterr()
+    assert code in (0, 2)
+    if code == 2:
+        assert errors.startswith("dnncanon: ")
+        assert errors.count("\n") == 1
 
 
 # --- The other commands ---

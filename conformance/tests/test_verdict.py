@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dnncanon.conformance.bounds import Expected, half_spacing, spacing
+from dnncanon.conformance.bounds import Expected, Sharing, half_spacing, spacing
 from dnncanon.conformance.verdict import (
     BIAS_LIMIT,
-    MEAN_SQUARE_LIMIT,
+    MAX_SAMPLE,
     MIN_SAMPLE,
     Judgement,
     judge,
+    mean_square_limit,
 )
 from dnncanon.reference.rounding import rounded
 from dnncanon.reports import ULP_BINS, ULP_EDGES, Verdict
@@ -308,8 +309,8 @@ def test_errors_twice_as_large_as_modelled_are_seen() -> None:
     result = verdict_on(value + 1.7 * random_values(2, 1000), modelled(value))
     assert result.max_error < 1
     assert result.verdict is Verdict.FAILED
-    assert "their mean square exceeds the model" in result.message
-    assert f"limit {MEAN_SQUARE_LIMIT:g}" in result.message
+    assert "their mean square is 2.9" in result.message
+    assert f"limit {mean_square_limit(1000):.2f}" in result.message
 
 
 def test_errors_smaller_than_modelled_are_welcome() -> None:
@@ -374,3 +375,77 @@ def test_elements_without_deviation_or_value_take_no_part() -> None:
     result = verdict_on(output, expected)
     assert result.verdict is Verdict.PASSED
     assert result.bias == 0
+
+
+# --- False alarms ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [MIN_SAMPLE, 100, 1000, 10_000, MAX_SAMPLE])
+def test_normal_errors_exceed_the_limit_of_the_mean_square_once_in_a_billion_cases(
+    count: int,
+) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    assert stats.chi2.sf(count * mean_square_limit(count), count) < 1.1e-10
+    # And the limit is not far from where it has to be.
+    assert stats.chi2.sf(count * (1 + 0.55 * (mean_square_limit(count) - 1)), count) > 1e-10
+
+
+def test_a_bias_by_chance_is_as_rare() -> None:
+    """Hoeffding's bound for sub-Gaussian errors, which holds for a handful of outputs too."""
+    assert 5 * 2 * math.exp(-(BIAS_LIMIT**2) / 2) < 1e-9
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(40, 100), (1, 4000), (2000, 2)])
+def test_errors_that_rows_share_raise_no_alarm_if_the_model_knows(rows: int, columns: int) -> None:
+    """All error is common to a row: independent elements would make 8 deviations an everyday affair."""
+    everywhere = np.ones((rows, columns))
+    groups = np.broadcast_to(np.arange(rows)[:, None], everywhere.shape)
+    sharing = Sharing(1.0, 0.0 * everywhere, ((everywhere, groups),))
+    worst = 0.0
+    for seed in range(100):
+        value = 100 + random_values(seed, rows, columns)
+        output = value + random_values(1000 + seed, rows, 1)
+        plain = modelled(value)
+        known = Expected(
+            value, plain.bound, plain.deviation, plain.may_be_nan, plain.dtype, sharing
+        )
+        result = verdict_on(output, known)
+        assert result.verdict is Verdict.PASSED, result.message
+        unknown = verdict_on(output, plain)
+        assert result.bias is not None
+        assert unknown.bias is not None
+        assert result.bias == pytest.approx(unknown.bias / math.sqrt(columns))
+        worst = max(worst, abs(unknown.bias))
+    assert worst > BIAS_LIMIT or columns < 10
+
+
+def test_a_matrix_product_of_operands_with_errors_raises_no_alarm_if_the_model_knows() -> None:
+    """An operand's error shows in a row of 60 results: the fan of the variance."""
+    for seed in range(50):
+        error, factors = random_values(seed, 30, 4), np.abs(random_values(900 + seed, 4, 60))
+        value = 100 + random_values(500 + seed, 30, 60)
+        deviation = np.broadcast_to(np.sqrt(np.sum(np.square(factors), axis=0)), value.shape)
+        nowhere = np.zeros(value.shape, np.bool_)
+        sharing = Sharing(60.0, np.ones(value.shape), ())
+        expected = Expected(value, 8 * deviation, deviation, nowhere, DTYPES["float64"], sharing)
+        result = verdict_on(value + error @ factors, expected)
+        assert result.verdict is Verdict.PASSED, result.message
+
+
+# --- The distribution of errors -------------------------------------------------------------------
+
+
+def test_99_percent_of_the_elements_are_within_the_percentile() -> None:
+    value = np.full(1000, 100.0)
+    error = np.arange(1000) / 1000
+    result = verdict_on(value + error, expecting(value, 1.0, "float64"))
+    assert result.max_error == pytest.approx(0.999)
+    assert result.p99_error == pytest.approx(0.989)
+    assert np.mean(error <= result.p99_error + 1e-9) == pytest.approx(0.99)
+
+
+def test_what_may_overflow_half_way_may_be_anything() -> None:
+    expected = expecting([1.0, 5.0], [np.inf, 0.1], "float16")
+    for got in (1.0, INF, -INF, NAN):
+        assert verdict_on([got, 5.0], expected).verdict is Verdict.PASSED
+    assert verdict_on([1.0, INF], expected).verdict is Verdict.FAILED

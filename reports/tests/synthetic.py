@@ -62,6 +62,7 @@ def measured(line: str, **fields: Any) -> CaseResult:
     """A case with accuracy figures."""
     figures: dict[str, Any] = {
         "max_error": 0.25,
+        "p99_error": 0.2,
         "bias": -0.5,
         "max_ulp": 1.5,
         "ulp_histogram": (70, 20, 8, 2),
@@ -96,6 +97,7 @@ any_case = st.builds(
     message=any_text,
     origin=st.sampled_from(["drawn", "shrunk", "workload:resnet50", "repro"]),
     max_error=numbers,
+    p99_error=numbers,
     bias=numbers,
     max_ulp=numbers,
     ulp_histogram=st.lists(st.integers(0, 10**12), max_size=ULP_BINS).map(tuple),

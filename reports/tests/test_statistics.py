@@ -217,6 +217,17 @@ def test_cell_gathers_its_cases() -> None:
     assert cell.verdict is Verdict.PASSED
 
 
+def test_99_percent_of_the_elements_are_in_cases_below_the_percentile_of_a_cell() -> None:
+    cases = [measured(str(i), p99_error=i / 100, elements=10) for i in range(99)]
+    few = measured("few", p99_error=5.0, elements=9)
+    (cell,) = matrix([*cases, few]).cells.values()
+    assert cell.p99_error == pytest.approx(0.98)
+    (cell,) = matrix([*cases, few, measured("many", p99_error=7.0, elements=500)]).cells.values()
+    assert cell.p99_error == 7.0
+    (cell,) = matrix([measured("none", p99_error=None)]).cells.values()
+    assert cell.p99_error is None
+
+
 def test_nan_is_the_worst_error() -> None:
     table = matrix([measured("a", max_error=math.inf), measured("b", max_error=math.nan)])
     (cell,) = table.cells.values()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dnncanon import spec
+from dnncanon.spec.numerics import winograd_amplification, winograd_transforms
 
 ROWS = list(spec.DTYPES.values())
 each_dtype = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -96,3 +97,65 @@ def test_classes_do_not_exist_for_every_dtype() -> None:
 def test_class_names_are_their_keys() -> None:
     for (key, cls), other in itertools.product(spec.NUMERICS.items(), spec.NUMERICS):
         assert (cls.name == other) == (key == other)
+
+
+# --- Winograd -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outputs", "taps"), [(2, 3), (4, 3), (6, 3), (2, 5), (4, 5), (3, 2), (1, 3)]
+)
+def test_winograds_transforms_convolve_exactly(outputs: int, taps: int) -> None:
+    """In rational numbers: y[o] = Σ_j g[j]·d[o + j], for every unit vector of d and g."""
+    a, g, b = winograd_transforms(outputs, taps)
+    for i, j in itertools.product(range(outputs + taps - 1), range(taps)):
+        y = [
+            sum(x * g_row[j] * b_row[i] for x, g_row, b_row in zip(a_row, g, b, strict=True))
+            for a_row in a
+        ]
+        assert y == [int(i == o + j) for o in range(outputs)]
+
+
+def test_the_transforms_of_f_2_3_are_the_published_ones() -> None:
+    """Up to the signs and factors that a row of G and one of B may exchange."""
+    a, g, b = winograd_transforms(2, 3)
+    assert [[int(x) for x in row] for row in a] == [[1, 1, 1, 0], [0, 1, -1, 1]]
+    assert [[abs(float(x)) for x in row] for row in g] == [
+        [1, 0, 0],
+        [0.5, 0.5, 0.5],
+        [0.5, 0.5, 0.5],
+        [0, 0, 1],
+    ]
+    assert [[abs(int(x)) for x in row] for row in b] == [
+        [1, 0, 1, 0],
+        [0, 1, 1, 0],
+        [0, 1, 1, 0],
+        [0, 1, 0, 1],
+    ]
+
+
+def test_larger_tiles_amplify_more() -> None:
+    sizes = [winograd_amplification(outputs, 3) for outputs in (2, 4, 6)]
+    assert sizes == sorted(sizes)
+    # F(2, 3) by hand: rows of Aᵀ have entries ±1, so Σ ‖G[i]‖²·‖Bᵀ[i]‖² = 2 + 1.5 + 1.5 for each output.
+    assert winograd_amplification(2, 3) == pytest.approx((5 / 3) ** 0.5)
+    row = spec.NUMERICS["winograd(4,3)"]
+    assert row.amplification(2, points=1) == winograd_amplification(4, 3) ** 2
+    assert row.tile == 6
+
+
+@pytest.mark.parametrize("name", ["winograd(2,3)", "winograd(6,3)", "winograd(4,5)"])
+def test_winograd_classes_need_not_be_listed(name: str) -> None:
+    assert name in spec.NUMERICS
+    assert name not in list(spec.NUMERICS)
+    assert spec.NUMERICS[name].name == name
+    assert spec.NUMERICS[name].accumulator("float32").name == "float32"
+
+
+@pytest.mark.parametrize(
+    "name", ["winograd", "winograd(0,3)", "winograd(4)", "winograd(99,3)", "winograd(4,3) ", "x", 3]
+)
+def test_what_is_no_class(name: object) -> None:
+    assert name not in spec.NUMERICS
+    with pytest.raises(KeyError):
+        spec.NUMERICS[name]  # type: ignore[index]

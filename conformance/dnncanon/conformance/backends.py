@@ -7,11 +7,18 @@ A backend is any object with some of the primitives as functions. Everything els
 ``to_host``        its own array -> NumPy array
 ``as_strided``     (flat array, shape, strides, offset) -> view, counted in elements; with it, tensors on
                    the device lie between guarded margins and in any layout
-``accepts_out``    True when its functions take ``out=``; then outputs are guarded too
+``accepts_out``    True when its functions take ``out=``; then outputs are guarded too, and what the
+                   functions return is not looked at
+``workspace_bytes``  (primitive, *tensors, **attributes) -> bytes that this call needs beside its tensors.
+                   With it functions take ``workspace=``: a flat array of just so many bytes, uint8,
+                   aligned to 256, holding nothing of meaning, between margins that must come back
+                   untouched. It is left out where 0 are needed. Needs ``as_strided``
 ``synchronize``    waits until the device has finished
 ``describe``       a dict: ``device`` (text), ``gpu`` (bool), ``versions`` {name: version}, ``numerics``
                    {primitive: {dtype: class}}, ``declines`` {primitive: {dtype: {layer: reason}}},
-                   ``errors`` "dnncanon" if illegal arguments raise the spec's errors
+                   ``errors`` "dnncanon" if illegal arguments raise the spec's errors,
+                   ``deterministic`` {primitive: True} where equal calls give equal bits; only then is
+                   that tested
 
 It needs to import nothing of dnncanon. What it lacks, or answers with NotImplementedError, is
 UNSUPPORTED.
@@ -28,6 +35,7 @@ from numpy.typing import NDArray
 
 from dnncanon.conformance import buffers, mutation
 from dnncanon.spec import primitives
+from dnncanon.spec.numerics import permits
 
 GROUP = "dnncanon.backends"
 
@@ -112,7 +120,7 @@ def _check_claims(backend: "Backend") -> None:
     for name, primitive in primitives().items():
         for row in primitive.dtypes:
             claimed = claims.get(name, {}).get(row.dtype)
-            if claimed is not None and claimed not in row.numerics:
+            if claimed is not None and not permits(row.numerics, claimed):
                 raise BackendError(
                     f"backend {backend.name} claims the numerics class {claimed!r} for {name} "
                     f"{row.dtype}; it may be {' or '.join(row.numerics)}"
@@ -135,6 +143,8 @@ class Backend:
         self.synchronize: Callable[[], None] = self._optional("synchronize", _nothing)
         strided = buffers.view if on_host else None
         self.as_strided: Callable[..., Any] | None = self._optional("as_strided", strided)
+        self.workspace_bytes: Callable[..., Any] | None = self._optional("workspace_bytes", None)
+        self.watched: object = None  # the last call, whose outputs may still be written
         self.accepts_out = bool(getattr(implementation, "accepts_out", False))
         self.description: Mapping[str, Any] = self._optional("describe", dict)() or {}
         if not isinstance(self.description, Mapping):
@@ -162,6 +172,10 @@ class Backend:
         """Why it declines a layer of cases, such as special values; empty if it does not."""
         layers = self.description.get("declines", {}).get(primitive, {}).get(dtype, {})
         return str(layers.get(layer, ""))
+
+    def claims_determinism(self, primitive: str) -> bool:
+        """Whether it promises that equal calls of a primitive give equal bits."""
+        return self.description.get("deterministic", {}).get(primitive) is True
 
     @property
     def raises_spec_errors(self) -> bool:

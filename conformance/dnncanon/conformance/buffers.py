@@ -17,7 +17,9 @@ from dnncanon.reference.rounding import rounded
 from dnncanon.spec import DTYPES, LayoutError, TensorType, check_output_layout, span
 
 MARGIN = 64  # elements on either side: beyond any vector access of 128 bits, and a few more
+WORKSPACE_MARGIN = 512  # bytes on either side, so that what lies between stays aligned
 _POISON = 0xFF
+_PIECE = 1 << 20  # elements that are compared at once
 
 Buffer = NDArray[Any]
 
@@ -29,16 +31,23 @@ class Guarded:
     name: str
     type: TensorType
     buffer: Buffer
+    margin: int = MARGIN
 
     @classmethod
-    def poisoned(cls, name: str, tensor: TensorType) -> "Guarded":
+    def poisoned(cls, name: str, tensor: TensorType, margin: int = MARGIN) -> "Guarded":
         """A tensor no element of which has been written; MemoryError where there is no room for it."""
-        dtype = DTYPES[tensor.dtype].numpy
-        count = 2 * MARGIN + span(tensor.shape, tensor.element_strides)
+        row = DTYPES.get(tensor.dtype)
+        dtype = row.numpy if row else np.dtype(tensor.dtype)
+        count = 2 * margin + span(tensor.shape, tensor.element_strides)
         if count * dtype.itemsize > sys.maxsize:
             raise MemoryError(f"{name} reaches over {count} elements")
         raw = np.full(count * dtype.itemsize, _POISON, np.uint8)
-        return cls(name, tensor, raw.view(dtype))
+        return cls(name, tensor, raw.view(dtype), margin)
+
+    @classmethod
+    def workspace(cls, count: int) -> "Guarded":
+        """So many poisoned bytes, aligned as device memory is, and not one more."""
+        return cls.poisoned("workspace", TensorType("uint8", (count,)), WORKSPACE_MARGIN)
 
     @classmethod
     def holding(cls, name: str, tensor: TensorType, data: NDArray[np.float64]) -> "Guarded":
@@ -56,11 +65,11 @@ class Guarded:
 
     def view(self) -> NDArray[Any]:
         """The tensor as a strided view of its buffer."""
-        return view(self.buffer, self.type.shape, self.type.element_strides, MARGIN)
+        return view(self.buffer, self.type.shape, self.type.element_strides, self.margin)
 
     def addresses(self) -> NDArray[np.int64]:
         """Where in the buffer each element lies."""
-        index = np.full(self.type.shape, MARGIN, np.int64)
+        index = np.full(self.type.shape, self.margin, np.int64)
         for dim, (extent, stride) in enumerate(
             zip(self.type.shape, self.type.element_strides, strict=True)
         ):
@@ -74,8 +83,7 @@ class Guarded:
 
         ``written`` says that the tensor's own elements were to be written.
         """
-        before, now = _bytes(self.buffer), _bytes(after)
-        changed = np.flatnonzero((before != now).any(axis=1))
+        changed = _changed(self.buffer, after)
         if written:
             changed = np.setdiff1d(changed, self.addresses().ravel())
         if not changed.size:
@@ -84,10 +92,11 @@ class Guarded:
         return f"{self.name}: {self._place(where)} was written ({changed.size} elements in all)"
 
     def _place(self, position: int) -> str:
-        if position < MARGIN:
-            return f"memory {MARGIN - position} elements before its first"
-        if position >= self.buffer.size - MARGIN:
-            return f"memory {position - (self.buffer.size - MARGIN) + 1} elements behind its last"
+        if position < self.margin:
+            return f"memory {self.margin - position} elements before its first"
+        end = self.buffer.size - self.margin
+        if position >= end:
+            return f"memory {position - end + 1} elements behind its last"
         own = np.argwhere(self.addresses() == position)
         if len(own):
             return f"input element {tuple(map(int, own[0]))}"
@@ -107,6 +116,15 @@ def view(buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], offse
     """A strided view of a flat host buffer; shape, strides and offset count elements."""
     steps = tuple(stride * buffer.itemsize for stride in strides)
     return as_strided(buffer[offset:], shape, steps)
+
+
+def _changed(before: Buffer, after: Buffer) -> NDArray[np.int64]:
+    """Where two buffers differ in any bit; piece by piece, for they may fill the memory."""
+    found = []
+    for start in range(0, before.size, _PIECE):
+        one, other = _bytes(before[start : start + _PIECE]), _bytes(after[start : start + _PIECE])
+        found.append(start + np.flatnonzero((one != other).any(axis=1)))
+    return np.concatenate(found)
 
 
 def _bytes(buffer: Buffer) -> NDArray[np.uint8]:

@@ -5,7 +5,8 @@
 A tensor is ``name=dtype[extents]``, with a layout behind a colon unless it is dense: ``nhwc`` (``nwc``,
 ``ndhwc``) for channels last, or its strides in elements, ``(600,1,30,2)``. Outputs are named only for
 their layout, ``y=:nhwc``. Attributes at their default are left out. ``fill`` and ``seed`` decide the
-data. ``after=8`` makes the same call with the data of seed 8 first, of which nothing may be left.
+data. ``after=8`` makes the same call with the data of seed 8 first, of which nothing may be left;
+``runs=2`` makes it twice, with results that agree bit for bit where a backend claims that.
 ``violates=C3.2`` asks for the second way in which these arguments can break constraint 3.
 """
 
@@ -38,6 +39,7 @@ Strides = tuple[int, ...]
 
 _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,]*)\](?::(?P<layout>.+))?")
 _VIOLATION = re.compile(r"C[0-9]{1,3}\.[1-9][0-9]{0,5}")
+_RUNS = re.compile(r"[1-9]")
 _CHANNELS_LAST = {3: "nwc", 4: "nhwc", 5: "ndhwc"}
 
 
@@ -62,6 +64,7 @@ class Case:
     fill: str = "normal"
     seed: int = 0
     after: int | None = None
+    runs: int = 1
     violates: str = ""
 
     def __post_init__(self) -> None:
@@ -101,6 +104,8 @@ class Case:
         yield f"seed={self.seed}"
         if self.after is not None:
             yield f"after={self.after}"
+        if self.runs > 1:
+            yield f"runs={self.runs}"
 
     @cached_property
     def call(self) -> Call[Any]:
@@ -135,7 +140,7 @@ def must_error_cases(case: Case) -> Iterator[Case]:
     for label, _ in case.primitive.violations(case.arguments):
         number = label.rpartition(" ")[2]
         ways[number] = ways.get(number, 0) + 1
-        yield replace(case, after=None, violates=f"{number}.{ways[number]}")
+        yield replace(case, after=None, runs=1, violates=f"{number}.{ways[number]}")
 
 
 def canonical_strides(shape: tuple[int, ...], strides: Strides | None) -> Strides | None:
@@ -226,13 +231,15 @@ class _Parser:
             raise CaseError(f"fill={fill}: known are {', '.join(FILLS)}")
         seed = self._seed("seed")
         after = self._seed("after") if "after" in self.words else None
+        runs = self.words.pop("runs", "1")
+        if not _RUNS.fullmatch(runs):
+            raise CaseError(f"runs={runs}: not an integer in 1…9")
         if self.words:
             unknown = next(iter(self.words))
             raise CaseError(f"{self.primitive.name} has no tensor or attribute {unknown!r}")
         try:
-            case = Case(
-                self.primitive, Arguments(tensors, attributes), {}, fill, seed, after, violates
-            )
+            arguments = Arguments(tensors, attributes)
+            case = Case(self.primitive, arguments, {}, fill, seed, after, int(runs), violates)
             return replace(case, layouts=dict(self._layouts(case, outputs)))
         except SpecError as wrong:
             raise CaseError(str(wrong)) from None

@@ -1,21 +1,23 @@
 """Cells: the cases of one primitive and dtype, drawn, run and, where one fails, shrunk.
 
-A run submits what it draws without waiting for results. Afterwards the first failure of each cell is
+A run submits what it draws without waiting for results. Afterwards the simplest failure of each cell is
 reduced to the smallest case that fails in the same way.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from dnncanon.conformance import workloads
 from dnncanon.conformance.case import Case, must_error_cases
 from dnncanon.conformance.pool import Pool
 from dnncanon.conformance.shards import WHOLE, Shard
+from dnncanon.conformance.simplify import simplified, weight
 from dnncanon.conformance.strategies import drawn_case, shrunk
 from dnncanon.reports import CaseResult, Verdict
-from dnncanon.spec import Primitive, Scale, primitives
+from dnncanon.spec import Primitive, Scale, primitives, span
 
 # After so many crashes and timeouts a cell is given up: each costs a new process, or the whole timeout.
 MAX_DEATHS = 5
@@ -32,17 +34,28 @@ Record = Callable[[CaseResult], None]
 
 @dataclass(frozen=True)
 class Cell:
-    """One primitive and dtype, and how its cases are drawn."""
+    """One primitive and dtype, and how its cases are drawn.
+
+    ``boundary`` is the size up to which boundaries are among its cases, as in a level.
+    """
 
     primitive: Primitive[Any]
     dtype: str
     scale: Scale
     count: int
     seed: int
+    boundary: int | None = 0
 
     @property
     def name(self) -> str:
         return f"{self.primitive.name} {self.dtype}"
+
+    def boundaries(self) -> Iterator[tuple[str, Case]]:
+        """Cases at the boundaries of the domain that are not too large, each with its origin."""
+        for boundary in self.primitive.boundaries(self.dtype):
+            case = Case(self.primitive, boundary.arguments)
+            if self.boundary is None or size(case) <= self.boundary:
+                yield f"report:{boundary.report}" if boundary.report else "boundary", case
 
     def draw(self) -> Iterator[Case]:
         """``count`` distinct cases; fewer only where the domain does not hold so many."""
@@ -66,6 +79,13 @@ class Cell:
             if str(case) == line:
                 return shrunk(self.primitive, self.dtype, self.scale, choices, fails)
         return None
+
+
+def size(case: Case) -> int:
+    """Elements that the largest tensor reaches over, or products, whichever are more."""
+    tensors = (*case.arguments.tensors.values(), *case.call.outputs)
+    reach = max(span(tensor.shape, tensor.element_strides) for tensor in tensors)
+    return max(reach, case.call.flops // 2)
 
 
 @dataclass
@@ -94,6 +114,8 @@ class CellRun:
             # One case only, which will say that the backend lacks the primitive.
             self.submit_cases(replace(self.cell, count=1).draw())
             return
+        for origin, case in self.cell.boundaries():
+            self._submit(case, origin)
         self.submit_cases(self.cell.draw())
         if introduction["raises_spec_errors"]:
             for case in replace(self.cell, count=MUST_ERROR_DRAWS).draw():
@@ -102,21 +124,21 @@ class CellRun:
     def submit_cases(self, given_cases: Iterable[Case]) -> None:
         """Submit these cases; their results are recorded as they come."""
         for case in given_cases:
-            self._submit(case)
+            self._submit(case, self.origin)
 
-    def _submit(self, case: Case) -> None:
+    def _submit(self, case: Case, origin: str) -> None:
         if str(case) in self.results or not self.shard.holds(case):
             return
         if self.stop_at_failure and self._failed:
             return
         if self.deaths >= MAX_DEATHS:
             why = f"the cell was given up after {self.deaths} crashes and timeouts"
-            self._heard(self.pool.result(case, Verdict.SKIPPED, why))
+            self._heard(self.pool.result(case, Verdict.SKIPPED, why), origin)
         else:
-            self.pool.submit(case, self._heard)
+            self.pool.submit(case, partial(self._heard, origin=origin))
 
-    def _heard(self, result: CaseResult) -> None:
-        result = self.applied(replace(result, origin=self.origin))
+    def _heard(self, result: CaseResult, origin: str) -> None:
+        result = self.applied(replace(result, origin=origin))
         self._failed = self._failed or result.failing
         self.deaths += result.verdict in (Verdict.CRASHED, Verdict.TIMEOUT)
         self.results[result.case] = result
@@ -134,11 +156,13 @@ class CellRun:
         return [result for result in self.results.values() if result.verdict in _FAILING]
 
     def explain(self, seconds: float) -> CaseResult | None:
-        """Shrink the first failure of drawn data for at most ``seconds``; the result is recorded."""
-        first = next((r for r in self.failures if r.layer != "must-error"), None)
-        if first is None or self.explained:
+        """Shrink the simplest failure for at most ``seconds``; the result is recorded."""
+        candidates = [r for r in self.failures if r.layer != "must-error"]
+        if not candidates or self.explained:
             return None
-        until = time.monotonic() + seconds
+        # Not the first: in which order results come depends on the workers.
+        first = min(candidates, key=lambda r: (weight(Case.parse(r.case)), r.case))
+        until = time.monotonic() + seconds / 2  # the other half is for the last step
 
         def fails(case: Case) -> bool:
             line = str(case)
@@ -148,8 +172,10 @@ class CellRun:
                 self.results[line] = self.pool.run(case)
             return self.results[line].verdict is first.verdict
 
-        smallest = self.cell.shrink(first.case, fails)
-        if smallest is None or str(smallest) == first.case:
+        drawn = self.cell.shrink(first.case, fails)
+        until += seconds / 2
+        smallest = simplified(drawn or Case.parse(first.case), fails)
+        if str(smallest) == first.case:
             return None
         shrunk = replace(self.results[str(smallest)], origin="shrunk", shrunk_from=first.case)
         self.record(shrunk)

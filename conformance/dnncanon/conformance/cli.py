@@ -104,6 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
         batch=arguments.batch,
         jobs=arguments.jobs,
         timeout=arguments.timeout,
+        memory=arguments.memory,
         shrink_seconds=arguments.shrink,
         require_gpu=arguments.require_gpu,
         fail_fast=arguments.fail_fast,
@@ -316,6 +317,13 @@ def _add_run_arguments(command: argparse.ArgumentParser) -> None:
         default=20.0,
         metavar="SECONDS",
         help="time to reduce the first failure of each primitive × dtype (default: 20)",
+    )
+    add(
+        "--memory",
+        type=_positive_number,
+        metavar="GIB",
+        help="memory that each worker may allocate (default: its share of what is free; no limit for "
+        "backends on a GPU)",
     )
     add("--require-gpu", action="store_true", help="fail if the backend does not run on a GPU")
     add("--resume", action="store_true", help="go on with the unfinished run in --out")

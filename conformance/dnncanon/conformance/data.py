@@ -96,12 +96,36 @@ def _one_large(bits: Bits, dtype: str, reduction_length: int) -> Values:
 
 
 def _tiny(bits: Bits, dtype: str, reduction_length: int) -> Values:
-    """Normal data so small that products of two lie among the subnormal numbers of the dtype.
+    """Normal data so small that products of two lie among the subnormal numbers of the dtype."""
+    return np.ldexp(_normal(bits, dtype, reduction_length), DTYPES[dtype].min_exponent // 2 - 1)
 
-    Not of float64: the accuracy model, which works in float64 itself, could not square them.
+
+def _large(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """Normal data so large that sums of products reach float16's largest number, 65,504.
+
+    Sums have a standard deviation of 25,000, so that in float16 one in a hundred overflows; in wider dtypes
+    of 256 times as much.
     """
-    scale = max(DTYPES[dtype].min_exponent // 2 - 1, -200)
-    return np.ldexp(_normal(bits, dtype, reduction_length), scale)
+    scale = (25_000.0 / max(1, reduction_length) ** 0.5) ** 0.5
+    if dtype != "float16":
+        scale *= 16.0
+    result: Values = _normal(bits, dtype, reduction_length) * scale
+    return result
+
+
+def _shifted(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """In [1, 1 + 1/16): the mean is 57 times the standard deviation."""
+    return _uniform(bits) / 16.0 + 1.0
+
+
+def _zeros(bits: Bits, dtype: str, reduction_length: int) -> Values:
+    """Values of many magnitudes among zeros: of four sums of products, three have terms.
+
+    With a share s of values in each operand a sum of L products has none with (1 − s²)^L; s² = ln 4 / L.
+    """
+    share = min(0.75, (1.3862944 / max(1, reduction_length)) ** 0.5)
+    pick = (bits >> np.uint64(16)) & np.uint64(0xFFFF)
+    return np.where(pick.astype(np.float64) < share * 65536, _mixed(bits, dtype, 1), 0.0)
 
 
 def _special(bits: Bits, dtype: str, reduction_length: int) -> Values:
@@ -124,8 +148,18 @@ FILLS = {
         "exact", "small integers whose sums are exact in any order: index errors", _integers
     ),
     "positive": Fill("bounded", "in [0.5, 1.5): absorption, truncation, sign bias", _positive),
-    "mixed": Fill("bounded", "many magnitudes: narrow accumulators, cancellation", _mixed),
+    "mixed": Fill("bounded", "many magnitudes: products or scales in a narrow format", _mixed),
     "one_large": Fill("bounded", "one large among many small: lost small terms", _one_large),
     "tiny": Fill("bounded", "products in the subnormal range: underflow, flushing", _tiny),
+    "large": Fill("bounded", "sums about float16's largest: narrow accumulators overflow", _large),
+    "shifted": Fill("bounded", "far from 0 beside their spread: cancellation", _shifted),
+    "zeros": Fill(
+        "bounded",
+        "values that meet zeros, sums that must be exactly 0: reads of the wrong element",
+        _zeros,
+    ),
     "special": Fill("special", "NaN, ±Inf, −0 and subnormals among normal data", _special),
 }
+
+# How often each is drawn: special values are one layer of three, and their defects are in many places.
+DRAWN = (*FILLS, "special", "special")

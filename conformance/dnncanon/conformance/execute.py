@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,36 +10,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dnncanon.conformance import data
+from dnncanon.conformance import data, isolation, memory, transfer
 from dnncanon.conformance.backends import Backend
 from dnncanon.conformance.bounds import expectations
-from dnncanon.conformance.buffers import MARGIN, Guarded
+from dnncanon.conformance.buffers import Guarded
 from dnncanon.conformance.case import Case
-from dnncanon.conformance.memory import shortage
+from dnncanon.conformance.transfer import Sent
 from dnncanon.conformance.verdict import judge
 from dnncanon.reports import CaseResult, Verdict
 from dnncanon.spec import DTYPES, SpecError, TensorSpec, TensorType
 
-_TRACEBACK_LINES = 12
+# Outputs of a call are watched for late writes until the next call, unless they are larger.
+_WATCHED_BYTES = 1 << 24
 
 
 def execute(backend: Backend, case: Case) -> CaseResult:
     """Run a case on a backend and judge it. Never raises for what the backend does."""
     started = time.perf_counter()
+    late = _written_since(backend)
     blank = blank_result(case, backend.name, backend.numerics(case.primitive.name, case.dtype))
     function = backend.function(case.primitive.name)
     if function is None:
         result = replace(blank, message=f"{backend.name} has no {case.primitive.name}")
     elif declined := backend.declines(case.primitive.name, case.dtype, case.layer):
         result = replace(blank, message=f"{backend.name} declines {case.layer} values: {declined}")
-    elif short := shortage(case):
+    elif short := memory.shortage(case):
         result = replace(blank, verdict=Verdict.SKIPPED, message=short)
     elif case.violates:
         result = _must_error(backend, function, case, blank)
-    elif case.after is not None:
-        result = _after_another(backend, function, case, blank)
     else:
-        result = _Execution(backend, function, case, blank).result()
+        result = _run(backend, function, case, blank)
+    if late and not result.failing:
+        result = replace(result, verdict=Verdict.FAILED, message=late)
     return replace(result, seconds_total=time.perf_counter() - started)
 
 
@@ -79,17 +80,80 @@ def _data(case: Case, spec: TensorSpec, reduction_length: int) -> NDArray[np.flo
     return flat.reshape(tensor.shape)
 
 
-def _after_another(
+# --- Calls, one or several ------------------------------------------------------------------------
+
+
+def _run(
     backend: Backend, function: Callable[..., Any], case: Case, blank: CaseResult
 ) -> CaseResult:
-    """The result of a case after the same call with other data: stale results and caches show."""
-    first = replace(case, seed=case.after or 0, after=None)
-    before = _Execution(backend, function, first, blank).result()
-    if before.failing:
-        return replace(
-            before, message=f"in the call before, of seed {case.after}: {before.message}"
-        )
-    return _Execution(backend, function, case, blank).result()
+    """The result of the case's last call, or of the first one that does not conform.
+
+    ``after`` has a call with other data go before it: stale results and caches show. ``runs`` has the
+    same call made several times: outputs of a deterministic backend agree bit for bit.
+    """
+    calls = [("", case)] * case.runs
+    if case.after is not None:
+        calls.insert(0, (f"in the call before, of seed {case.after}: ", _other_data(case)))
+    made: list[_Execution] = []
+    for where, one in calls:
+        execution = _Execution(backend, function, one, blank)
+        result = execution.result()
+        if result.failing:
+            return replace(result, message=where + result.message)
+        made.append(execution)
+        if len(made) > 1 and (wrong := _wrong_together(made)):
+            return replace(result, verdict=Verdict.FAILED, message=wrong)
+    if execution.watchable:
+        backend.watched = execution
+    return result
+
+
+def _other_data(case: Case) -> Case:
+    return replace(case, seed=case.after or 0, after=None)
+
+
+def _wrong_together(made: list[_Execution]) -> str:
+    """What is wrong with the last of several calls in view of the ones before; empty if nothing."""
+    *before, last = made
+    for earlier in before:
+        if earlier.watchable and (changed := earlier.written_since()):
+            return f"{changed}: by the next call, or during it"
+    same = before[-1].case.seed == last.case.seed
+    claimed = last.backend.claims_determinism(last.case.primitive.name)
+    return _difference(before[-1], last) if same and claimed else ""
+
+
+def _difference(first: _Execution, second: _Execution) -> str:
+    """Where the outputs of two equal calls differ in any bit; empty if nowhere."""
+    names = [output.name for output in first.case.primitive.outputs]
+    for name, one, other in zip(names, first.results, second.results, strict=True):
+        differ = _bits(one) != _bits(other)
+        if differ.any():
+            at = int(np.argmax(differ))
+            index = list(map(int, np.unravel_index(at, one.shape)))
+            values = [float(array.reshape(-1)[at]) for array in (one, other)]
+            return (
+                f"claimed to be deterministic, but {name}{index} is {values[0]:.17g} in one call and "
+                f"{values[1]:.17g} in the next, the same one; {differ.sum()} of {differ.size} elements "
+                f"differ"
+            )
+    return ""
+
+
+def _bits(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array).reshape(-1).view(f"u{array.itemsize}")
+
+
+def _written_since(backend: Backend) -> str:
+    """What has been written of the case before after that had been judged; empty if nothing."""
+    watched, backend.watched = backend.watched, None
+    if not isinstance(watched, _Execution):
+        return ""
+    try:
+        changed = watched.written_since()
+    except Exception:  # what it had put out cannot be read any more: no matter, it was in time
+        return ""
+    return f"in the case before, {watched.blank.case}: {changed}" if changed else ""
 
 
 class _Execution:
@@ -105,55 +169,93 @@ class _Execution:
         self.call = case.call
         self.inputs = inputs(case)
         self.seconds = 0.0
+        self.results: list[NDArray[Any]] = []
+        self._sent: dict[str, Sent] = {}
+        self._out: list[Sent] = []
+        self._workspace: list[Sent] = []
+        self._returned: tuple[Any, ...] = ()
 
     def result(self) -> CaseResult:
+        held = memory.bytes_held()
         try:
-            returned, complaint = self._compute()
+            with isolation.SettingsKept():
+                self._call()
         except NotImplementedError as unsupported:
-            return replace(self.blank, message=str(unsupported) or "not implemented")
-        except Exception:
-            return replace(self.blank, verdict=Verdict.ERROR, message=_failure())
+            message = isolation.said(unsupported) or "not implemented"
+            verdict, tampering = _tampering(self.blank.verdict)
+            return replace(self.blank, verdict=verdict, message=tampering or message)
+        except (
+            BaseException
+        ):  # exits and interrupts too: they are the backend's, and cost it the case
+            message = isolation.failure()
+            _, tampering = _tampering(Verdict.ERROR)
+            message = "\n".join(filter(None, (message, tampering)))
+            return replace(self.blank, verdict=Verdict.ERROR, message=message)
+        try:
+            return self._examined()
+        except MemoryError:
+            with memory.unlimited():
+                grown = memory.bytes_held() - held
+                if grown <= memory.bytes_needed(self.case):
+                    raise
+                kept = f"the backend keeps {grown / 2**30:,.1f} GiB more than before its call"
+                message = f"no memory is left to judge by: {kept}"
+                return replace(self.blank, verdict=Verdict.ERROR, message=message)
+
+    def _examined(self) -> CaseResult:
+        """The result of a call that has returned."""
         counters = {"flops": float(self.call.flops), "least_bytes": float(self.call.least_bytes)}
         timed = replace(self.blank, seconds=self.seconds, counters=counters)
+        verdict, complaint = _tampering(Verdict.FAILED)
+        try:
+            with isolation.SettingsKept():
+                complaint = complaint or self._damage() or self._wrong_outputs()
+        except MemoryError:
+            raise
+        except BaseException:  # the backend's to_host
+            return replace(timed, verdict=Verdict.ERROR, message=isolation.failure())
         if complaint:
-            return replace(timed, verdict=Verdict.FAILED, message=complaint)
-        return self._judged(timed, returned)
+            return replace(timed, verdict=verdict, message=complaint)
+        return self._judged(timed)
 
-    def _judged(self, timed: CaseResult, returned: list[NDArray[Any]]) -> CaseResult:
+    def _judged(self, timed: CaseResult) -> CaseResult:
         tensors = {name: guarded.view() for name, guarded in self.inputs.items()}
         expected = expectations(self.call, tensors, timed.numerics)
         names = [output.name for output in self.case.primitive.outputs]
-        judgement = judge(names, returned, expected, list(tensors.values()))
+        judgement = judge(names, self.results, expected, list(tensors.values()))
+        late = self.written_since() if self.watchable else ""
         return replace(
             timed,
-            verdict=judgement.verdict,
-            message=judgement.message,
+            verdict=Verdict.FAILED if late else judgement.verdict,
+            message=f"while it was judged: {late}" if late else judgement.message,
             max_error=judgement.max_error,
+            p99_error=judgement.p99_error,
             bias=judgement.bias,
             max_ulp=judgement.max_ulp,
             ulp_histogram=judgement.ulp_histogram,
             elements=judgement.elements,
         )
 
-    def _compute(self) -> tuple[list[NDArray[Any]], str]:
-        """The outputs on the host, and what is wrong with them apart from their values."""
-        sent = {name: _Sent(self.backend, guarded) for name, guarded in self.inputs.items()}
-        out = _outputs(self.backend, self.case)
+    def _call(self) -> None:
+        """Hand everything over and call the function."""
+        self._sent = {name: Sent(self.backend, guarded) for name, guarded in self.inputs.items()}
+        self._out = transfer.outputs(self.backend, self.case)
         tensors = [
-            sent[spec.name].tensor if spec.name in sent else None
+            self._sent[spec.name].tensor if spec.name in self._sent else None
             for spec in self.case.primitive.inputs
         ]
         while tensors and tensors[-1] is None:
             tensors.pop()
-        returned = self._timed_call(tensors, {**dict(self._keywords()), **_out(out)})
-        complaint = next(filter(None, (s.damage(written=False) for s in sent.values())), "")
-        complaint = complaint or next(filter(None, (s.damage(written=True) for s in out)), "")
-        results = (
-            [o.received() for o in out] if out else [self.backend.to_host(r) for r in returned]
+        attributes = dict(self._attributes())
+        self._workspace = transfer.workspace(
+            self.backend, self.case.primitive.name, tensors, attributes
         )
-        return results, complaint or self._wrong_types(results, list(sent.values()))
+        keywords = {**attributes, **transfer.out_keyword(self._out)}
+        if self._workspace:
+            keywords["workspace"] = self._workspace[0].tensor
+        self._returned = self._timed_call(tensors, keywords)
 
-    def _keywords(self) -> Iterator[tuple[str, Any]]:
+    def _attributes(self) -> Iterator[tuple[str, Any]]:
         """The attributes; those at their defaults are left for the backend to fill in."""
         for attribute in self.case.primitive.attributes:
             value = self.case.arguments.attributes[attribute.name]
@@ -168,58 +270,81 @@ class _Execution:
         self.seconds = time.perf_counter() - started
         return returned if isinstance(returned, tuple) else (returned,)
 
-    def _wrong_types(self, results: list[NDArray[Any]], sent: list[_Sent]) -> str:
-        if len(results) != len(self.call.outputs):
-            return f"{len(results)} outputs were returned, not {len(self.call.outputs)}"
-        outputs = zip(self.case.primitive.outputs, self.call.outputs, results, strict=True)
-        for spec, expected, array in outputs:
+    def _damage(self) -> str:
+        """What was written that was not to be; empty if nothing."""
+        found = [sent.damage(written=False) for sent in self._sent.values()]
+        found += [sent.damage(written=True) for sent in (*self._out, *self._workspace)]
+        return next(filter(None, found), "")
+
+    def _wrong_outputs(self) -> str:
+        """Keep what was put out, on the host; why it is not what the call should give, or nothing.
+
+        With ``out=`` its elements count, and what the function returns is not looked at.
+        """
+        if self._out:
+            self.results = [transfer.snapshot(sent.received()) for sent in self._out]
+            return ""
+        if len(self._returned) != len(self.call.outputs):
+            return f"{len(self._returned)} outputs were returned, not {len(self.call.outputs)}"
+        outputs = zip(self.case.primitive.outputs, self.call.outputs, self._returned, strict=True)
+        for spec, expected, returned in outputs:
+            if not hasattr(returned, "shape") or not hasattr(returned, "dtype"):
+                return f"{spec.name} is {_kind(returned)}, not an array"
+            array = self.backend.to_host(returned)
             if not isinstance(array, np.ndarray):
-                return f"{spec.name} is {type(array).__name__} on the host, not a NumPy array"
-            got = TensorType.of(array)
+                return f"{spec.name} is {_kind(array)} on the host, not a NumPy array"
+            self.results.append(transfer.snapshot(array))
+            got = TensorType.of(self.results[-1])
             if got != expected:
                 return f"{spec.name} is {_described(got)}, not {_described(expected)}"
-            if any(tensor.shares_memory(array) for tensor in sent):
+            if any(sent.shares_memory(returned) for sent in self._sent.values()):
                 return f"{spec.name} shares memory with an input"
         return ""
+
+    @property
+    def watchable(self) -> bool:
+        """Whether there are outputs, not too large to be kept until the next case."""
+        return bool(self.results) and sum(r.nbytes for r in self.results) <= _WATCHED_BYTES
+
+    def written_since(self) -> str:
+        """What of inputs and outputs has been written after they were taken to the host, if anything."""
+        now = [sent.received() for sent in self._out] or [
+            np.asarray(self.backend.to_host(returned)) for returned in self._returned
+        ]
+        for spec, then, array in zip(self.case.primitive.outputs, self.results, now, strict=False):
+            if transfer.snapshot(array).tobytes() != then.tobytes():
+                return f"{spec.name} was written after the call had returned"
+        damage = self._damage()
+        return f"{damage}, after the call had returned" if damage else ""
+
+
+def _tampering(otherwise: Verdict) -> tuple[Verdict, str]:
+    """Undo what was done to the process; the verdict on that and what it was, else the given one."""
+    replaced = isolation.put_back()
+    if replaced:
+        names = ", ".join(replaced[:3]) + (" and others" if len(replaced) > 3 else "")
+        return Verdict.ERROR, (
+            f"the call replaced {names}, by which its results would have been judged; a backend must "
+            f"leave what it does not own as it is"
+        )
+    mode = isolation.restored_floating_point_mode()
+    if mode:
+        return Verdict.FAILED, (
+            f"the call left the processor in another floating-point mode, in which {mode}; whoever "
+            f"calls it computes wrongly from then on"
+        )
+    return otherwise, ""
 
 
 def _described(tensor: TensorType) -> str:
     return f"{tensor.dtype}{list(tensor.shape)}"
 
 
-class _Sent:
-    """A guarded tensor as handed to the backend, and as it comes back."""
+def _kind(thing: object) -> str:
+    return "None" if thing is None else f"of type {type(thing).__name__}"
 
-    def __init__(self, backend: Backend, guarded: Guarded) -> None:
-        self.backend = backend
-        self.guarded = guarded
-        if backend.as_strided is None:
-            # Without views on the device only the tensor itself travels, dense or not.
-            self.buffer = None
-            self.tensor = backend.to_device(guarded.view())
-            return
-        # A copy: what the backend does to it is told from the original.
-        self.buffer = backend.to_device(guarded.buffer.copy())
-        self.tensor = backend.as_strided(
-            self.buffer, guarded.type.shape, guarded.type.element_strides, MARGIN
-        )
 
-    def damage(self, *, written: bool) -> str | None:
-        """What changed around the tensor, or in it if it was not to be written."""
-        if self.buffer is not None:
-            return self.guarded.damage(self.backend.to_host(self.buffer), written=written)
-        before, after = self.guarded.view(), np.asarray(self.backend.to_host(self.tensor))
-        changed = before.tobytes() != after.tobytes()
-        return f"{self.guarded.name}: an input was written" if changed else None
-
-    def shares_memory(self, array: NDArray[Any]) -> bool:
-        """Whether a result on the host is made of this tensor's memory."""
-        return isinstance(self.tensor, np.ndarray) and np.may_share_memory(self.tensor, array)
-
-    def received(self) -> NDArray[Any]:
-        """The output, on the host."""
-        host = np.asarray(self.backend.to_host(self.buffer))
-        return replace(self.guarded, buffer=host).view()
+# --- Must-error cases -----------------------------------------------------------------------------
 
 
 def _must_error(
@@ -233,49 +358,24 @@ def _must_error(
     tensors = {name: _zeros(tensor) for name, tensor in arguments.tensors.items()}
     ordered = [tensors.get(spec.name) for spec in case.primitive.inputs]
     sent = [None if tensor is None else backend.to_device(tensor) for tensor in ordered]
-    outputs = _outputs(backend, case)
+    outputs = transfer.outputs(backend, case)
     message = ""
     try:
-        function(*sent, **arguments.attributes, **_out(outputs))
+        with isolation.SettingsKept():
+            function(*sent, **arguments.attributes, **transfer.out_keyword(outputs))
     except SpecError as error:
         if error.constraint != label:
             named = error.constraint or "no constraint"
-            message = f"broke {label}, but the error names {named}: {error}"
-    except Exception:
-        message = f"broke {label}, but the error is not the spec's: {_failure()}"
+            message = f"broke {label}, but the error names {named}: {isolation.said(error)}"
+    except BaseException:
+        message = f"broke {label}, but the error is not the spec's: {isolation.failure()}"
     else:
         message = f"broke {label}, and no error was raised"
     message = message or next(filter(None, (o.damage(written=False) for o in outputs)), "")
-    return replace(blank, verdict=Verdict.FAILED if message else Verdict.PASSED, message=message)
-
-
-def _outputs(backend: Backend, case: Case) -> list[_Sent]:
-    """Poisoned outputs for a backend that takes ``out=``; none for others."""
-    if not backend.accepts_out or backend.as_strided is None:
-        return []
-    types = zip(case.primitive.outputs, case.call.outputs, strict=True)
-    return [
-        _Sent(
-            backend,
-            Guarded.poisoned(spec.name, replace(tensor, strides=case.layouts.get(spec.name))),
-        )
-        for spec, tensor in types
-    ]
-
-
-def _out(outputs: list[_Sent]) -> dict[str, Any]:
-    """The ``out=`` argument: one tensor, or a tuple of several."""
-    if not outputs:
-        return {}
-    return {"out": outputs[0].tensor if len(outputs) == 1 else tuple(o.tensor for o in outputs)}
+    verdict, tampering = _tampering(Verdict.FAILED if message else Verdict.PASSED)
+    return replace(blank, verdict=verdict, message=tampering or message)
 
 
 def _zeros(tensor: TensorType) -> NDArray[Any]:
     row = DTYPES.get(tensor.dtype)
     return np.zeros(tensor.shape, row.numpy if row else tensor.dtype)
-
-
-def _failure() -> str:
-    """The exception being handled: what it says, and the last lines of where it came from."""
-    lines = traceback.format_exc().rstrip().splitlines()
-    return "\n".join([lines[-1], *lines[-_TRACEBACK_LINES:-1]])

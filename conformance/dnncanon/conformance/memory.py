@@ -1,6 +1,9 @@
-"""Whether a case fits into memory: told before it is run, not by the kernel's out-of-memory killer."""
+"""Memory: whether a case fits, told before it is run, and how much a worker may have at most."""
 
+import contextlib
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 from dnncanon.conformance.case import Case
@@ -25,14 +28,64 @@ def bytes_needed(case: Case) -> int:
 
 
 def bytes_available() -> int:
-    """How much memory can still be had: what the system says, or all there is if it does not."""
+    """How much memory this process can still have: of the system's, and of what it is allowed."""
+    free = _bytes_free()
+    allowed, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return free if allowed == resource.RLIM_INFINITY else min(free, max(0, allowed - bytes_held()))
+
+
+def _bytes_free() -> int:
+    """What the system says it has available, or all there is if it does not say."""
+    found = _kilobytes("/proc/meminfo", "MemAvailable")
+    if found is not None:
+        return 1024 * found
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def bytes_held() -> int:
+    """Memory that this process has allocated for data, touched or not; 0 where the system is mute."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(
-            1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")
-        )
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _kilobytes(path: str, name: str) -> int | None:
+    try:
+        lines = Path(path).read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
     except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return None
+
+
+def limit(bytes_allowed: int) -> None:
+    """Have allocations fail, with MemoryError in Python, beyond so much data in this process.
+
+    This is RLIMIT_DATA: private writable memory, touched or not. Address space that is merely reserved,
+    of which a CUDA context has terabytes, does not count, but what CUDA pins or maps may.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if most != resource.RLIM_INFINITY:
+        bytes_allowed = min(bytes_allowed, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (bytes_allowed, most))
+
+
+@contextlib.contextmanager
+def unlimited() -> Iterator[None]:
+    """Lift the limit within the block, to be able to tell that it was reached."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
+
+
+def volunteer_for_the_killer() -> None:
+    """If the system runs out of memory nevertheless, have it end this process rather than another."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def shortage(case: Case) -> str:

@@ -67,6 +67,9 @@ def applied(name: str) -> Iterator[str]:
         if room in originals:
             _taken_out(room)
             sys.modules.update(originals)
+            # `import dnncanon.reference as reference` looks for the package's attribute.
+            package, _, name = room.partition(".")
+            setattr(sys.modules[package], name, originals[room])
             sys.meta_path.remove(finder)
 
 

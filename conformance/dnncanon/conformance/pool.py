@@ -13,21 +13,31 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
+from dnncanon.conformance import memory
 from dnncanon.conformance.backends import BackendError
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.execute import blank_result
+from dnncanon.conformance.worker import LOST_CONNECTION
 from dnncanon.reports import CaseResult, Verdict
 
 AHEAD = 4  # cases a worker holds at most: the one it runs and those that wait
 START_TIMEOUT = 300.0  # seconds to import a backend; toolkits and drivers may take long
 _TAIL = 2000  # characters of a dead worker's output that are shown
+_OUTPUT_LIMIT = (
+    1 << 24
+)  # bytes of a worker's output that are kept on disk, looked after every second
+_WATCH_INTERVAL = 1.0
+_SHARE_OF_MEMORY = 0.9  # of what is free when a worker starts, for all workers together
+_MARK = "DNNCANON_WORKER"  # environment variable by which a worker's descendants are known
 
 
 class SuiteDefect(RuntimeError):
@@ -50,28 +60,33 @@ class Worker:
     process: "subprocess.Popen[bytes]"
     connection: Connection
     output: Any
+    mark: str
+    ended: int | None  # becomes readable when the process has ended, where the system offers that
     jobs: deque[_Job] = field(default_factory=deque)
     introduction: dict[str, Any] | None = None
     heard: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def start(cls, backend: str, environment: Mapping[str, str]) -> "Worker":
+    def start(cls, backend: str, environment: Mapping[str, str], memory_limit: int) -> "Worker":
         ours, theirs = Pipe()
         output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the worker)
         module = [sys.executable, "-m", "dnncanon.conformance.worker"]
-        path = os.pathsep.join(filter(None, sys.path))
-        command = [*module, str(theirs.fileno()), str(os.getpid()), backend]
+        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+        words = (theirs.fileno(), os.getpid(), memory_limit, backend)
+        command = [*module, *map(str, words)]
+        mark = uuid.uuid4().hex
         process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, **environment, "PYTHONPATH": path},
+            env={**os.environ, **environment, "PYTHONPATH": path, _MARK: mark},
             start_new_session=True,  # so that its children can be ended with it
         )
         theirs.close()
-        return cls(process, ours, output)
+        ended = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
+        return cls(process, ours, output, mark, ended)
 
     def send(self, job: _Job) -> None:
         if not self.jobs:
@@ -90,15 +105,38 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        _end_marked(self.mark)
+        if self.ended is not None:
+            os.close(self.ended)
         size = self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, size - _TAIL))
         tail: str = self.output.read().decode(errors="replace").strip()
         self.output.close()
         return tail
 
+    def limit_output(self) -> None:
+        """Forget what it has printed when that is too much to keep."""
+        if os.fstat(self.output.fileno()).st_size > _OUTPUT_LIMIT:
+            # The worker writes where this descriptor points: they share one position.
+            self.output.truncate(0)
+            self.output.seek(0)
+
+
+def _end_marked(mark: str) -> None:
+    """Kill processes that a worker has left behind, in whatever session they hide; Linux only."""
+    marked = f"{_MARK}={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if marked in entry.read_bytes().split(b"\0"):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+
 
 class Pool:
-    """``jobs`` workers for one backend. Use it in a ``with`` statement."""
+    """``jobs`` workers for one backend. Use it in a ``with`` statement.
+
+    ``memory_limit`` is what each may allocate, in bytes; by default their share of what is free, unless
+    the backend uses a GPU, whose drivers map more than they use.
+    """
 
     def __init__(
         self,
@@ -107,15 +145,21 @@ class Pool:
         jobs: int = 1,
         timeout: float = 60.0,
         environment: Mapping[str, str] | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         self.backend = backend
         self.timeout = timeout
         self._environment = dict(environment or {})
-        self._workers = [self._start() for _ in range(max(1, jobs))]
+        self._jobs = max(1, jobs)
+        self._memory_limit = memory_limit
+        self._workers = [self._start() for _ in range(self._jobs)]
         self._introduction: dict[str, Any] | None = None
 
     def _start(self) -> Worker:
-        return Worker.start(self.backend, self._environment)
+        limit = self._memory_limit
+        if limit is None:  # negative: for backends without a GPU
+            limit = -int(_SHARE_OF_MEMORY * memory.bytes_available() / self._jobs)
+        return Worker.start(self.backend, self._environment, limit)
 
     def __enter__(self) -> "Pool":
         return self
@@ -156,20 +200,34 @@ class Pool:
 
     def _listen(self) -> None:
         """Hear what workers have to say; deal with those that died or fell silent."""
-        by_connection: dict[Any, Worker] = {w.connection: w for w in self._workers}
-        for connection in wait(by_connection, timeout=self._patience()):
-            self._hear(by_connection[connection])
+        handles: dict[Any, Worker] = {w.connection: w for w in self._workers}
+        handles |= {w.ended: w for w in self._workers if w.ended is not None}
+        ready = wait(handles, timeout=self._patience())
+        for handle in ready:
+            worker = handles[handle]
+            if worker in self._workers and handle is worker.connection:
+                self._hear(worker)
+            elif worker in self._workers:
+                self._hear_the_last_of(worker)
         for worker in list(self._workers):
+            worker.limit_output()
             if worker.silent_since() > self._limit(worker):
                 self._gave_up_on(worker)
+
+    def _hear_the_last_of(self, worker: Worker) -> None:
+        """Hear what an ended worker had still sent. Its children may hold its connection open."""
+        while worker in self._workers and worker.connection.poll():
+            self._hear(worker)
+        if worker in self._workers:
+            self._died(worker)
 
     def _limit(self, worker: Worker) -> float:
         return self.timeout if worker.introduction is not None else START_TIMEOUT
 
     def _patience(self) -> float:
-        """How long to wait before some worker's time is up."""
+        """How long to wait before some worker's time is up, or its output is to be looked at."""
         left = [self._limit(w) - w.silent_since() for w in self._workers]
-        return max(0.0, min(left)) + 0.01
+        return min(max(0.0, min(left)) + 0.01, _WATCH_INTERVAL)
 
     def _send(self, worker: Worker, job: _Job) -> None:
         # A worker that has died is found out by listening, which passes its jobs on.
@@ -189,14 +247,20 @@ class Pool:
             worker.introduction = message["ready"]
             self._introduction = self._introduction or message["ready"]
             return
+        if "again" in message:
+            self._replace(worker)
+            self._resend(worker)
+            return
         job = worker.jobs.popleft()
         if "defect" in message:
             raise SuiteDefect(f"dnncanon itself failed on {job.case}\n{message['defect']}")
         job.on_result(CaseResult(**message["result"]))
 
     def _died(self, worker: Worker) -> None:
-        worker.process.wait()
-        how = _how_it_ended(worker.process.returncode)
+        try:
+            how = _how_it_ended(worker.process.wait(_WATCH_INTERVAL))
+        except subprocess.TimeoutExpired:
+            how = _CLOSED
         tail = self._replace(worker)
         if worker.introduction is None:
             raise BackendError(
@@ -223,6 +287,10 @@ class Pool:
             return
         guilty = worker.jobs.popleft()
         guilty.on_result(self.result(guilty.case, verdict, message))
+        self._resend(worker)
+
+    def _resend(self, worker: Worker) -> None:
+        """Give the cases of a worker that is no more to the others."""
         for job in worker.jobs:
             self._send(min(self._workers, key=lambda w: len(w.jobs)), job)
 
@@ -234,9 +302,16 @@ class Pool:
         return replace(blank, verdict=verdict, message=message)
 
 
+_CLOSED = "it had closed the connection over which results are sent"
+
+
 def _how_it_ended(code: int) -> str:
+    if code == LOST_CONNECTION:
+        return _CLOSED
     if code >= 0:
         return f"exit code {code}"
+    if -code == signal.SIGKILL:
+        return "SIGKILL, from outside: perhaps the system had no memory left"
     try:
         return signal.Signals(-code).name
     except ValueError:

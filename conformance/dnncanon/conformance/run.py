@@ -54,6 +54,7 @@ class Options:
     batch: int = 1
     jobs: int = 1
     timeout: float = 60.0
+    memory: float | None = None
     shrink_seconds: float = 20.0
     require_gpu: bool = False
     fail_fast: bool = False
@@ -88,7 +89,10 @@ def run(options: Options) -> Outcome:
     expectations = _expectations(options)
     make_folder(options.out)
     earlier = _earlier(options)
-    with Pool(options.backend, jobs=options.jobs, timeout=options.timeout) as pool:
+    memory_limit = None if options.memory is None else int(options.memory * 2**30)
+    with Pool(
+        options.backend, jobs=options.jobs, timeout=options.timeout, memory_limit=memory_limit
+    ) as pool:
         introduction = pool.introduction
         if options.require_gpu and introduction["description"].get("gpu") is not True:
             device = introduction["description"].get("device", "unknown")
@@ -147,7 +151,7 @@ def select(options: Options) -> list[Cell]:
     level = LEVELS[options.level]
     count = level.cases if options.cases is None else options.cases
     cells = [
-        Cell(primitive, row.dtype, level.scale, count, options.seed)
+        Cell(primitive, row.dtype, level.scale, count, options.seed, level.boundary)
         for primitive in _chosen_primitives(options)
         for row in primitive.dtypes
         if not options.dtypes or row.dtype in options.dtypes
@@ -294,6 +298,7 @@ def describe_environment(options: Options, introduction: dict[str, Any]) -> Envi
             "shard": str(options.shard),
             "jobs": options.jobs,
             "timeout": options.timeout,
+            "memory": options.memory,
             "processor": processor(),
         },
     )

@@ -21,7 +21,7 @@ from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
 from hypothesis.errors import HypothesisException
 
 from dnncanon.conformance.case import Case, Strides, canonical_strides
-from dnncanon.conformance.data import FILLS, random_bits
+from dnncanon.conformance.data import DRAWN, random_bits
 from dnncanon.spec import (
     Arguments,
     Draw,
@@ -131,11 +131,11 @@ def build_case(choose: Draw, primitive: Primitive[Any], dtype: str, scale: Scale
         strides = _with_layout(choose, output, _OUTPUT_LAYOUTS).strides
         if strides is not None:
             layouts[spec.name] = strides
-    fill = choose.choice(tuple(FILLS))
-    repeated = choose.choice((False, False, False, True))
+    fill = choose.choice(DRAWN)
+    repeated = choose.choice(("", "", "", "", "after", "after", "runs"))
     seed = choose.integer(0, _MAX_SEED)
-    after = seed + 1 if repeated else None
-    return replace(case, layouts=layouts, fill=fill, seed=seed, after=after)
+    after, runs = seed + 1 if repeated == "after" else None, 2 if repeated == "runs" else 1
+    return replace(case, layouts=layouts, fill=fill, seed=seed, after=after, runs=runs)
 
 
 def _with_layout(choose: Draw, tensor: TensorType, layouts: tuple[str, ...]) -> TensorType:

@@ -2,13 +2,16 @@
 
 import ctypes
 import os
+import threading
 import time
+import zlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import dnncanon.reference as reference
+from dnncanon.spec import ShapeError
 
 Array = NDArray[Any]
 
@@ -40,6 +43,15 @@ class Exiting(_Correct):
     def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
         if _is_target(x):
             os._exit(7)
+        return super().conv_forward(x, w, out=out, **attributes)
+
+
+class CrashingNowAndThen(_Correct):
+    """In a few of the shapes there are, whatever was called before."""
+
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        if zlib.crc32(repr((x.shape, w.shape)).encode()) % 40 == 0:
+            os._exit(9)
         return super().conv_forward(x, w, out=out, **attributes)
 
 
@@ -143,3 +155,161 @@ class Chatty(_Correct):
         print("x" * (1 << 19), flush=True)
         os.write(2, b"y" * (1 << 19))
         return super().conv_forward(x, w, out=out, **attributes)
+
+
+class KeepingOutput(_Correct):
+    """Writes into the output of the call before."""
+
+    def __init__(self) -> None:
+        self.before: Array | None = None
+
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        if self.before is not None and self.before.size:
+            self.before[...] = 7
+        self.before = super().conv_forward(x, w, out=out, **attributes)
+        return out
+
+
+class ReusingOutput:
+    """Returns the same array from every call, with the result of the last one in it."""
+
+    def __init__(self) -> None:
+        self.results: dict[tuple[int, ...], Array] = {}
+
+    def conv_forward(self, x: Array, w: Array, **attributes: Any) -> Array:
+        result = reference.conv_forward(x, w, **attributes)
+        kept = self.results.setdefault(result.shape, result)
+        kept[...] = result
+        return kept
+
+
+class WritingLate(_Correct):
+    """Has a thread that writes the output a while after the call."""
+
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        super().conv_forward(x, w, out=out, **attributes)
+        threading.Timer(0.3, out.__setitem__, (..., 7)).start()
+        return out
+
+
+class WritingInputLate(_Correct):
+    """Has a thread that writes an input a while after the call."""
+
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        super().conv_forward(x, w, out=out, **attributes)
+        threading.Timer(0.3, x.__setitem__, (..., 7)).start()
+        return out
+
+
+class Wobbling(_Correct):
+    """Off by a unit in the last place in one element of every second call; claims to be deterministic."""
+
+    claims = True
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def describe(self) -> dict[str, Any]:
+        return {"deterministic": {"conv_forward": True}} if self.claims else {}
+
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        super().conv_forward(x, w, out=out, **attributes)
+        self.calls += 1
+        if self.calls % 2 == 0 and out.size:
+            last = (-1,) * out.ndim
+            out[last] = np.nextafter(out[last], np.asarray(np.inf, out.dtype))
+        return out
+
+
+class WobblingUnclaimed(Wobbling):
+    claims = False
+
+
+class UsingWorkspace:
+    """Asks for an odd number of bytes, and uses them all."""
+
+    accepts_out = True
+
+    def workspace_bytes(self, primitive: str, x: Array, w: Array, **attributes: Any) -> Any:
+        assert primitive == "conv_forward"
+        return 2 * x.size + 1
+
+    def conv_forward(
+        self, x: Array, w: Array, *, out: Array, workspace: Array, **attributes: Any
+    ) -> Array:
+        assert workspace.dtype == np.uint8
+        assert workspace.shape == (2 * x.size + 1,)
+        assert workspace.ctypes.data % 16 == 0
+        workspace[...] = 1
+        out[...] = reference.conv_forward(x, w, **attributes)
+        return out
+
+
+class WritingBehindWorkspace(UsingWorkspace):
+    def conv_forward(
+        self, x: Array, w: Array, *, out: Array, workspace: Array, **attributes: Any
+    ) -> Array:
+        np.lib.stride_tricks.as_strided(workspace, (workspace.size + 1,), (1,))[-1] = 0
+        return super().conv_forward(x, w, out=out, workspace=workspace, **attributes)
+
+
+class ReadingWorkspace(UsingWorkspace):
+    """Takes for granted that a workspace holds zeros."""
+
+    def conv_forward(
+        self, x: Array, w: Array, *, out: Array, workspace: Array, **attributes: Any
+    ) -> Array:
+        found = workspace[: 2 * (workspace.size // 2)].copy().view(np.float16)
+        super().conv_forward(x, w, out=out, workspace=workspace, **attributes)
+        out += found.astype(out.dtype).sum()
+        return out
+
+
+class NeedingNoWorkspace(_Correct):
+    """Its function is not given a workspace of 0 bytes."""
+
+    def workspace_bytes(self, primitive: str, *tensors: Array, **attributes: Any) -> int:
+        return 0
+
+
+class MisjudgingWorkspace(UsingWorkspace):
+    def workspace_bytes(self, primitive: str, x: Array, w: Array, **attributes: Any) -> Any:
+        return "plenty"
+
+
+class _ClaimingErrors(_Correct):
+    def describe(self) -> dict[str, Any]:
+        return {"errors": "dnncanon"}
+
+
+class LettingThrough(_ClaimingErrors):
+    """Computes what is illegal, as far as its output goes."""
+
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        out[...] = 0
+        return out
+
+
+class LettingThroughUnwritten(_ClaimingErrors):
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        return out
+
+
+class RaisingItsOwn(_ClaimingErrors):
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        raise SystemExit("no")
+
+
+class RaisingAfterWriting(_ClaimingErrors):
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        out[...] = 0
+        return super().conv_forward(x, w, out=out, **attributes)
+
+
+class RaisingTheSpecs(_ClaimingErrors):
+    pass
+
+
+class NamingAnother(_ClaimingErrors):
+    def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
+        raise ShapeError("not this one", "conv_forward C1")

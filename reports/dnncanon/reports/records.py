@@ -100,6 +100,8 @@ class CaseResult:
     """drawn, shrunk, repro or workload:NAME."""
     max_error: float | None = None
     """Largest |error| / bound over the elements of all outputs; above 1 the case fails."""
+    p99_error: float | None = None
+    """|error| / bound that 99 % of the elements do not exceed."""
     bias: float | None = None
     """z score of the signed error."""
     max_ulp: float | None = None
@@ -122,6 +124,7 @@ class CaseResult:
         plain: dict[str, Any] = {
             "verdict": Verdict(self.verdict),
             "max_error": _float_or_none(self.max_error),
+            "p99_error": _float_or_none(self.p99_error),
             "bias": _float_or_none(self.bias),
             "max_ulp": _float_or_none(self.max_ulp),
             "ulp_histogram": tuple(int(n) for n in self.ulp_histogram),
@@ -548,6 +551,7 @@ _CASE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "message": _is_text,
     "origin": _is_text,
     "max_error": _is_optional_number,
+    "p99_error": _is_optional_number,
     "bias": _is_optional_number,
     "max_ulp": _is_optional_number,
     "ulp_histogram": lambda value: (

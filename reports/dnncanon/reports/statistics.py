@@ -175,6 +175,8 @@ class Cell:
     """The case with the largest max_error; where none was measured, a failing one."""
     max_error: float | None
     """Largest |error| / bound; NaN counts as the largest."""
+    p99_error: float | None
+    """|error| / bound that 99 % of the elements do not exceed, in cases with 99 % of the elements."""
     bias: float | None
     """The z score furthest from 0, with its sign."""
     max_ulp: float | None
@@ -291,6 +293,9 @@ def _cell(key: CellKey, cases: Sequence[CaseResult]) -> Cell:
         numerics=tuple(sorted({case.numerics for case in cases if case.numerics})),
         worst=worst if worst.max_error is not None or worst.failing else None,
         max_error=worst.max_error,
+        p99_error=_weighted_percentile(
+            [(magnitude(c.p99_error), c.elements) for c in cases if c.p99_error is not None], 99
+        ),
         bias=_furthest(case.bias for case in cases),
         max_ulp=_furthest(case.max_ulp for case in cases),
         ulp_histogram=histogram_sum(cases),
@@ -298,6 +303,17 @@ def _cell(key: CellKey, cases: Sequence[CaseResult]) -> Cell:
         seconds=math.fsum(case.seconds for case in cases),
         seconds_total=math.fsum(case.seconds_total for case in cases),
     )
+
+
+def _weighted_percentile(values: Sequence[tuple[float, int]], percent: int) -> float | None:
+    """The smallest value that, with the smaller ones, has so many percent of the weight."""
+    total = sum(weight for _, weight in values)
+    weight_so_far = 0
+    for value, weight in sorted(values):
+        weight_so_far += weight
+        if 100 * weight_so_far >= percent * total:
+            return value
+    return None
 
 
 def _furthest(values: Iterable[float | None]) -> float | None:

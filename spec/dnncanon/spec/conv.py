@@ -5,7 +5,7 @@ O output extents, one of each for every spatial dim; stride u, dilation l, paddi
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,11 +31,14 @@ from dnncanon.spec.constraints import (
     spatial_dims,
     spatial_ranks,
 )
+from dnncanon.spec.conv_boundaries import ConvBoundary, conv_boundaries
 from dnncanon.spec.errors import AttributeValueError, ShapeError
+from dnncanon.spec.numerics import WINOGRAD
 from dnncanon.spec.primitive import (
     REQUIRED,
     Arguments,
     Attribute,
+    Boundary,
     Constraint,
     Draw,
     DTypeRow,
@@ -56,7 +59,7 @@ MODES = ("cross_correlation", "convolution")
 ACTIVATIONS = ("identity", "relu")
 DTYPES = (
     DTypeRow("float64", ("ieee",)),
-    DTypeRow("float32", ("ieee", "ftz", "tf32")),
+    DTypeRow("float32", ("ieee", "ftz", "bf16x3", "tf32", "fft", WINOGRAD)),
     DTypeRow("float16", ("ieee", "ftz", "fp16_accumulate")),
     DTypeRow("bfloat16", ("ieee", "ftz")),
 )
@@ -525,12 +528,18 @@ def _limit(sample: _Sample, scale: Scale) -> _Sample:
 
 
 def _forward_domain(draw: Draw, scale: Scale, dtype: str) -> Arguments:
-    sample = _sample(draw, scale)
+    return _forward_arguments(_sample(draw, scale), dtype)
+
+
+def _forward_arguments(sample: _Sample, dtype: str) -> Arguments:
     return Arguments(sample.forward_tensors(dtype), sample.attributes)
 
 
 def _backward_data_domain(draw: Draw, scale: Scale, dtype: str) -> Arguments:
-    sample = _sample(draw, scale)
+    return _backward_data_arguments(_sample(draw, scale), dtype)
+
+
+def _backward_data_arguments(sample: _Sample, dtype: str) -> Arguments:
     problem = sample.problem(dtype)
     tensors = {
         "dy": TensorType(dtype, problem.y_shape),
@@ -540,7 +549,10 @@ def _backward_data_domain(draw: Draw, scale: Scale, dtype: str) -> Arguments:
 
 
 def _backward_filter_domain(draw: Draw, scale: Scale, dtype: str) -> Arguments:
-    sample = _sample(draw, scale)
+    return _backward_filter_arguments(_sample(draw, scale), dtype)
+
+
+def _backward_filter_arguments(sample: _Sample, dtype: str) -> Arguments:
     problem = sample.problem(dtype)
     tensors = {
         "x": TensorType(dtype, problem.x_shape),
@@ -557,19 +569,63 @@ def _backward_bias_domain(draw: Draw, scale: Scale, dtype: str) -> Arguments:
     return Arguments({"dy": TensorType(dtype, (batch, channels, *extents))}, {})
 
 
+def _backward_bias_arguments(sample: _Sample, dtype: str) -> Arguments:
+    return Arguments({"dy": TensorType(dtype, sample.problem(dtype).y_shape)}, {})
+
+
 def _fused_domain(draw: Draw, scale: Scale, dtype: str) -> Arguments:
-    sample = _sample(draw, scale)
+    arguments = _fused_arguments(_sample(draw, scale), dtype)
+    if not draw.choice((False, True)):
+        tensors = {name: t for name, t in arguments.tensors.items() if name != "z"}
+        arguments = replace(arguments, tensors=tensors)
+    return arguments.with_attributes(
+        activation=draw.choice(ACTIVATIONS),
+        alpha1=draw.choice((1.0, 0.5, -1.5)),
+        alpha2=draw.choice((1.0, 0.25, 0.0)),
+    )
+
+
+def _fused_arguments(sample: _Sample, dtype: str) -> Arguments:
+    """With a residual, and with ReLU where it leaves enough elements to tell by."""
     problem = sample.problem(dtype)
     tensors = sample.forward_tensors(dtype)
     tensors["bias"] = TensorType(dtype, (problem.out_channels,))
-    if draw.choice((False, True)):
-        tensors["z"] = TensorType(dtype, problem.y_shape)
-    epilogue = {
-        "activation": draw.choice(ACTIVATIONS),
-        "alpha1": draw.choice((1.0, 0.5, -1.5)),
-        "alpha2": draw.choice((1.0, 0.25, 0.0)),
-    }
+    tensors["z"] = TensorType(dtype, problem.y_shape)
+    activation = "relu" if math.prod(problem.y_shape) >= 16 else "identity"
+    epilogue = {"activation": activation, "alpha1": 1.0, "alpha2": 1.0}
     return Arguments(tensors, {**sample.attributes, **epilogue})
+
+
+def _boundaries(
+    arguments: Callable[[_Sample, str], Arguments],
+) -> Callable[[str], Iterator[Boundary]]:
+    """The boundaries of a primitive that makes its arguments of a convolution in this way."""
+
+    def of_dtype(dtype: str) -> Iterator[Boundary]:
+        seen = set()
+        for boundary in conv_boundaries():
+            made = arguments(_sample_at(boundary), dtype)
+            first, tensor = next(iter(made.tensors.items()))
+            made = made.with_tensor(first, strides=boundary.strides(tensor.shape))
+            if str(made) not in seen:  # several convolutions have the same bias
+                seen.add(str(made))
+                yield Boundary(boundary.name, made, boundary.report)
+
+    return of_dtype
+
+
+def _sample_at(boundary: ConvBoundary) -> _Sample:
+    groups = boundary.attributes.get("groups", 1)
+    defaults = {attribute.name: attribute.default for attribute in _ATTRIBUTES}
+    return _Sample(
+        batch=boundary.x[0],
+        channels=boundary.x[1],
+        filters=boundary.w[0],
+        groups=groups,
+        input_size=boundary.x[2:],
+        filter_size=boundary.w[2:],
+        attributes={**defaults, **boundary.attributes},
+    )
 
 
 # --- Declarations ---------------------------------------------------------------------------------
@@ -636,6 +692,7 @@ mode="convolution" takes w[k, c, F−1−f].        O = ⌊(I + pre + post − l
         flops=lambda p: 2 * p.multiplications,
         reduction_length=lambda p: math.prod(p.w_shape[1:]),
         domain=_forward_domain,
+        boundaries=_boundaries(_forward_arguments),
         source="cuDNN cudnnConvolutionForward; graph API CONVOLUTION_FORWARD",
     )
 )
@@ -682,6 +739,7 @@ over the K/G filters k of c's group; mode="convolution" takes w[k, …, F−1−
         flops=lambda p: 2 * p.multiplications,
         reduction_length=lambda p: p.out_channels // p.groups * math.prod(p.filter_size),
         domain=_backward_data_domain,
+        boundaries=_boundaries(_backward_data_arguments),
         source="cuDNN cudnnConvolutionBackwardData; graph API CONVOLUTION_BACKWARD_DATA",
     )
 )
@@ -718,6 +776,7 @@ with x = 0 outside its extents; mode="convolution" writes dw[k, c, F−1−f].""
         flops=lambda p: 2 * p.multiplications,
         reduction_length=lambda p: p.batch * math.prod(p.output_size),
         domain=_backward_filter_domain,
+        boundaries=_boundaries(_backward_filter_arguments),
         source="cuDNN cudnnConvolutionBackwardFilter; graph API CONVOLUTION_BACKWARD_FILTER",
     )
 )
@@ -739,6 +798,7 @@ conv_backward_bias = declare(
         flops=lambda p: math.prod(p.dy_shape),
         reduction_length=lambda p: p.dy_shape[0] * math.prod(p.dy_shape[2:]),
         domain=_backward_bias_domain,
+        boundaries=_boundaries(_backward_bias_arguments),
         source="cuDNN cudnnConvolutionBackwardBias",
     )
 )
@@ -789,6 +849,7 @@ conv_bias_activation_forward = declare(
         flops=lambda p: 2 * p.conv.multiplications + 4 * math.prod(p.conv.y_shape),
         reduction_length=lambda p: math.prod(p.conv.w_shape[1:]) + 2,
         domain=_fused_domain,
+        boundaries=_boundaries(_fused_arguments),
         source="cuDNN cudnnConvolutionBiasActivationForward",
     )
 )

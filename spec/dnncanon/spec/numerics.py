@@ -1,32 +1,282 @@
-"""Numerics classes: how a backend computes, which decides the error bound it is held to."""
+"""Numerics classes: how a backend computes, which decides the error bound it is held to.
 
-from dataclasses import dataclass
+A class is data: operand and accumulator formats, whether subnormals are flushed, how much a fast
+convolution algorithm amplifies rounding errors, and how accurate elementary functions are. The bound
+follows from it in ``dnncanon.conformance.bounds``; no class has a tolerance of its own.
+
+Elementary functions
+--------------------
+``LIBRARY`` is what a correct mathematical library may be off by, in units in the last place beyond the
+rounding of the result. Figures are the largest of: the CUDA C++ Programming Guide's table of maximum
+ULP errors (expf 1, expm1f 1, logf 1, log1pf 1, tanhf 2, sinhf 3, coshf 2, erff 2, erfcf 4, powf 4 to 9 by
+version, sinf and cosf 2), NumPy's own float32 loops (exp 2.52, log 3.83 in its release notes; those
+from SVML within 4) and glibc's manual (all at most 2, but for erfc 3).
+
+``FAST_MATH`` is what CUDA's approximate instructions and intrinsics document: __expf 2 + |1.173·x| ULP,
+__logf 3 ULP or 2^-21.41 absolute near 1, __powf by way of both, __fdividef 2 ULP, rsqrt.approx 2^-22.4,
+sqrt.approx and rcp.approx 1 ULP (2 where built of others), tanh.approx.f32 2^-11 relative, __sinf and
+__cosf 2^-21.41 absolute.
+
+Winograd
+--------
+F(m, r) computes m outputs of an r-tap filter as Aᵀ[(G·g) ⊙ (Bᵀ·d)] (Lavin and Gray 2016; the matrices here
+are Toom and Cook's, from the points 0, 1, −1, 2, −2, 1/2, −1/2, … and ∞). Each of the m + r − 1 products is
+off by u times the magnitude that its transformed operands may have, which for operands of size 1 is a
+row's norm of G and Bᵀ, and Aᵀ adds these errors up. With errors independent, output o has
+
+    amplification² = Σ_i Aᵀ[o, i]² · ‖G[i]‖² · ‖Bᵀ[i]‖² / r
+
+beyond a direct sum of r products, whose errors are Σ u² = r·u². Its largest value over o holds for one
+spatial dim, and dims multiply, for the transforms of several dims are Kronecker products. A product that
+underflows is off by an absolute error, which is multiplied by the norm of a row of Aᵀ alone. Because the
+rows of Bᵀ reach over the whole tile, an error is relative to all the operands in it, not to those of the
+one output: see ``spread``.
+
+FFT
+---
+A transform of N points in working precision is off by about u·sqrt(log2 N) of the norm of its data
+(Higham 2002, §24.1, with errors independent), spread evenly over its points; the product of
+two and the way back make three such transforms. The norm is that of all the data, of one channel.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from types import MappingProxyType
+from typing import Literal
 
 from dnncanon.spec.dtypes import DTYPES, DType
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionError:
+    """By how much an elementary function f(x) may be off, beyond the rounding of its result.
+
+    ``ulps`` + ``ulps_per_argument``·|x| units in the last place of f(x), or ``relative``·|f(x)|, and
+    ``absolute`` in any case.
+    """
+
+    ulps: float = 0.0
+    ulps_per_argument: float = 0.0
+    relative: float = 0.0
+    absolute: float = 0.0
+
+
+LIBRARY: Mapping[str, FunctionError] = MappingProxyType(
+    {
+        "exp": FunctionError(3),
+        "exp2": FunctionError(3),
+        "expm1": FunctionError(4),
+        "log": FunctionError(4),
+        "log2": FunctionError(4),
+        "log1p": FunctionError(4),
+        "tanh": FunctionError(4),
+        "sinh": FunctionError(4),
+        "cosh": FunctionError(4),
+        "erf": FunctionError(4),
+        "erfc": FunctionError(4),
+        "power": FunctionError(9),
+        "sin": FunctionError(4),
+        "cos": FunctionError(4),
+    }
+)
+
+FAST_MATH: Mapping[str, FunctionError] = MappingProxyType(
+    {
+        **LIBRARY,
+        "exp": FunctionError(2, ulps_per_argument=1.173),
+        "exp2": FunctionError(2),
+        "log": FunctionError(3, absolute=2.0**-21.41),
+        "log2": FunctionError(3, absolute=2.0**-22),
+        "tanh": FunctionError(relative=2.0**-11),
+        "power": FunctionError(9, ulps_per_argument=16),
+        "sin": FunctionError(absolute=2.0**-21.41),
+        "cos": FunctionError(absolute=2.0**-21.19),
+        "divide": FunctionError(2),
+        "reciprocal": FunctionError(1),
+        "sqrt": FunctionError(relative=2.0**-22.4),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class NumericsClass:
     """The precision of products and sums for one element type.
 
-    ``input_digits`` is the precision to which operands are rounded before they are multiplied (None:
-    they are used as they are); ``accumulators`` maps an element type to the type that sums are kept in;
-    ``flushes_subnormals`` allows subnormal operands and results to be taken as zero.
+    ``accumulators`` maps an element type to the type that sums are kept in. ``input_digits`` is the
+    precision to which operands are rounded before they are multiplied (None: they are used as they are),
+    ``exact_digits`` up to how many of them products are exact, and ``input_roundings`` how many such errors
+    count for each operand. ``flushes_subnormals`` allows subnormal operands and results to be taken as
+    zero. ``spread`` says what an error is relative to: None, the terms of the same output; "tile",
+    operands of the same tile of the same channel; "channel", all operands of a channel.
     """
 
     name: str
     doc: str
     accumulators: dict[str, str]
     input_digits: int | None = None
+    exact_digits: int | None = None
+    input_roundings: float = 1.0
     flushes_subnormals: bool = False
+    functions: Mapping[str, FunctionError] = field(default_factory=lambda: LIBRARY, hash=False)
+    spread: Literal["tile", "channel"] | None = None
+    winograd: tuple[int, int] | None = None
 
     def accumulator(self, dtype: str) -> DType:
         """The accumulator type for tensors of ``dtype``; KeyError where the class does not exist."""
         return DTYPES[self.accumulators[dtype]]
 
+    @property
+    def input_variance(self) -> float:
+        """Variance of an operand's relative error before it is multiplied."""
+        if self.input_digits is None:
+            return 0.0
+        return float(4.0**-self.input_digits / 3.0 * self.input_roundings)
 
-NUMERICS = {
-    row.name: row
+    def amplification(self, spatial_dims: int, points: int) -> float:
+        """By how much larger errors are than those of the direct sum of equally large terms.
+
+        ``points`` is the number of elements of the largest transform.
+        """
+        if self.winograd is not None:
+            return winograd_amplification(*self.winograd) ** spatial_dims
+        if self.spread == "channel":
+            return math.sqrt(3.0 * math.log2(max(2, points)))
+        return 1.0
+
+    @property
+    def tile(self) -> int | None:
+        """Elements of a tile in each spatial dim: n = m + r − 1."""
+        return None if self.winograd is None else sum(self.winograd) - 1
+
+    def underflow_amplification(self, spatial_dims: int) -> float:
+        """By how much larger than in a direct sum the errors of products are that underflow."""
+        if self.winograd is None:
+            return 1.0
+        a, _, _ = winograd_transforms(*self.winograd)
+        return max(math.sqrt(float(sum(x * x for x in row))) for row in a) ** spatial_dims
+
+
+# --- Winograd's transforms ------------------------------------------------------------------------
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+_WINOGRAD = re.compile(r"winograd\(([1-9][0-9]?),([1-9][0-9]?)\)")
+_MAX_TILE = 16
+
+
+def winograd_points(count: int) -> tuple[Fraction, ...]:
+    """The first ``count`` finite interpolation points: 0, 1, −1, 2, −2, 1/2, −1/2, 4, −4, 1/4, −1/4, …"""
+    points = [Fraction(0)]
+    for magnitude in itertools.islice(_magnitudes(), count):
+        points += [magnitude, -magnitude]
+    return tuple(points[:count])
+
+
+def _magnitudes() -> Iterator[Fraction]:
+    yield Fraction(1)
+    size = 2
+    while True:
+        yield Fraction(size)
+        yield Fraction(1, size)
+        size *= 2
+
+
+def winograd_transforms(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Aᵀ [m, n], G [n, r] and Bᵀ [n, n] of F(m, r) with n = m + r − 1: y = Aᵀ[(G·g) ⊙ (Bᵀ·d)].
+
+    The valid correlation y[o] = Σ_j g[j]·d[o + j] is the transpose of a product of polynomials, which is
+    evaluated at n − 1 points and ∞ and interpolated after Lagrange.
+    """
+    n = outputs + taps - 1
+    points = winograd_points(n - 1)
+    a = [[p**o for p in points] + [Fraction(int(o == outputs - 1))] for o in range(outputs)]
+    scale = [math.prod((p - q for q in points if q != p), start=Fraction(1)) for p in points]
+    g = [[p**j / s for j in range(taps)] for p, s in zip(points, scale, strict=True)]
+    g.append([Fraction(int(j == taps - 1)) for j in range(taps)])
+    b = [[*_product_of_roots([q for q in points if q != p]), Fraction(0)] for p in points]
+    b.append(_product_of_roots(list(points)))
+    return tuple(map(tuple, a)), tuple(map(tuple, g)), tuple(map(tuple, b))
+
+
+def _product_of_roots(roots: list[Fraction]) -> list[Fraction]:
+    """Coefficients of Π (x − root), that of x⁰ first."""
+    coefficients = [Fraction(1)]
+    for root in roots:
+        shifted = [Fraction(0), *coefficients]
+        scaled = [*(-root * c for c in coefficients), Fraction(0)]
+        coefficients = [s + t for s, t in zip(shifted, scaled, strict=True)]
+    return coefficients
+
+
+@cache
+def winograd_amplification(outputs: int, taps: int) -> float:
+    """The amplification of F(m, r) in one spatial dim; see the module's text."""
+    a, g, b = winograd_transforms(outputs, taps)
+    sizes = [
+        float(sum(x * x for x in g_row) * sum(x * x for x in b_row))
+        for g_row, b_row in zip(g, b, strict=True)
+    ]
+    worst = max(sum(float(x * x) * size for x, size in zip(row, sizes, strict=True)) for row in a)
+    return max(1.0, math.sqrt(worst / taps))
+
+
+# --- The classes ----------------------------------------------------------------------------------
+
+WINOGRAD = "winograd(m,r)"
+"""What a primitive's table says where each winograd class is allowed."""
+
+_FLOAT32 = {"float32": "float32"}
+
+
+class _Classes(dict[str, NumericsClass]):
+    """The classes by name; winograd(m,r) for all m and r without being listed."""
+
+    def __missing__(self, name: str) -> NumericsClass:
+        match = _WINOGRAD.fullmatch(name) if isinstance(name, str) else None
+        if match is None:
+            raise KeyError(name)
+        outputs, taps = map(int, match.groups())
+        if not 2 <= outputs + taps - 1 <= _MAX_TILE:
+            raise KeyError(name)
+        return _winograd(name, outputs, taps)
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        try:
+            return isinstance(name, str) and self[name] is not None
+        except KeyError:
+            return False
+
+
+def _winograd(name: str, outputs: int, taps: int) -> NumericsClass:
+    return NumericsClass(
+        name,
+        f"Winograd's F({outputs}, {taps}) in each spatial dim, in float32: rounding errors "
+        f"{winograd_amplification(outputs, taps):.3g} times as large for each dim, and relative to the "
+        "operands of a tile.",
+        _FLOAT32,
+        spread="tile",
+        winograd=(outputs, taps),
+    )
+
+
+def permits(allowed: tuple[str, ...], claimed: str) -> bool:
+    """Whether a primitive that allows these classes may be computed in the class ``claimed``."""
+    if claimed == WINOGRAD:
+        return False  # which m and r?
+    if claimed in allowed:
+        return True
+    return WINOGRAD in allowed and claimed in NUMERICS and NUMERICS[claimed].winograd is not None
+
+
+NUMERICS: Mapping[str, NumericsClass] = _Classes(
+    (row.name, row)
     for row in (
         NumericsClass(
             "ieee",
@@ -45,15 +295,46 @@ NUMERICS = {
             flushes_subnormals=True,
         ),
         NumericsClass(
+            "fast_math",
+            "As ftz, with approximate elementary functions (CUDA's -use_fast_math, tanh.approx).",
+            {"float32": "float32", "float16": "float32", "bfloat16": "float32"},
+            flushes_subnormals=True,
+            functions=FAST_MATH,
+        ),
+        NumericsClass(
+            "bf16x3",
+            "float32 operands as sums of two bfloat16 numbers, three of their four products, sums in "
+            "float32.",
+            _FLOAT32,
+            input_digits=16,
+            exact_digits=8,
+            # Each operand's remainder, and half of the product left out for each.
+            input_roundings=1.5,
+        ),
+        NumericsClass(
             "tf32",
             "float32 operands rounded to 11 significant bits (TF32), sums in float32.",
-            {"float32": "float32"},
+            _FLOAT32,
             input_digits=11,
+        ),
+        NumericsClass(
+            "fft",
+            "Convolution by fast Fourier transforms in float32: errors relative to the norm of a channel.",
+            _FLOAT32,
+            spread="channel",
         ),
         NumericsClass(
             "fp16_accumulate",
             "float16 operands, products and sums in float16 (cuDNN's TRUE_HALF).",
             {"float16": "float16"},
         ),
+        NumericsClass(
+            WINOGRAD,
+            "Winograd's F(m, r) in each spatial dim, in float32, for the m and r of the claim, such as "
+            "winograd(4,3); its amplification follows from the transform matrices.",
+            _FLOAT32,
+            spread="tile",
+            winograd=(2, 3),
+        ),
     )
-}
+)

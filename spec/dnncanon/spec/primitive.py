@@ -120,6 +120,18 @@ class Scale:
     multiplications: int
 
 
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A legal call at an edge of the domain, which draws at random do not meet.
+
+    ``report`` names the public report of a defect that the call would show again; empty for none.
+    """
+
+    name: str
+    arguments: Arguments
+    report: str = ""
+
+
 @dataclass(frozen=True)
 class Call(Generic[Problem]):
     """Arguments that satisfy the specification, and what follows from them."""
@@ -166,6 +178,7 @@ class Primitive(Generic[Problem]):
     reduction_length: Callable[[Problem], int]
     domain: Callable[[Draw, Scale, str], Arguments]
     source: str = ""
+    boundaries: Callable[[str], Iterator[Boundary]] = lambda dtype: iter(())
     _attributes_by_name: dict[str, Attribute] = field(init=False)
 
     def __repr__(self) -> str:

@@ -95,7 +95,7 @@ MUTANTS = (
         "sums of float64 are kept in float32",
         "total += to_sum(source[_uint64(at)])",
         "total = types.float32(total + to_sum(source[_uint64(at)]))",
-        dtype="float64",
+        dtypes=("float64",),
     ),
     _mutant(
         "bias_last_split_lost",

@@ -40,6 +40,7 @@ MUTANTS = (
         'z = inputs.get("z") if problem.alpha2 else None',
         'z = inputs.get("z")',
         FUSED,
+        ("float32", "float64", "float16"),
     ),
     _call(
         "output_strides_ignored",

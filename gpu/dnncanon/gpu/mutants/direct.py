@@ -123,7 +123,7 @@ MUTANTS = (
         "sums of float64 are kept in float32",
         _STEP,
         _STEP.replace("+= ", "= types.float32(total_sum + ").replace("\n", ")\n"),
-        dtype="float64",
+        dtypes=("float64",),
     ),
     _mutant(
         "direct_products_flushed",

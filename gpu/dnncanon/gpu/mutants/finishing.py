@@ -31,7 +31,7 @@ MUTANTS = (
         "results are truncated to bfloat16",
         "            ptx.f32_to_bf16,\n",
         "            device_function(lambda value: types.uint16(ptx.f32_to_tf32(value) >> 16)),\n",
-        dtype="bfloat16",
+        dtypes=("bfloat16",),
     ),
     _element(
         "float16_rounded_twice",
@@ -42,7 +42,7 @@ MUTANTS = (
         "                lambda value: ptx.f32_to_f16(ptx.bf16_to_f32(ptx.f32_to_bf16(value)))\n"
         "            ),\n",
         DATA,
-        "float16",
+        ("float16",),
     ),
     _element(
         "bfloat16_through_float16",
@@ -53,7 +53,7 @@ MUTANTS = (
         "                lambda value: ptx.f32_to_bf16(ptx.f16_to_f32(ptx.f32_to_f16(value)))\n"
         "            ),\n",
         FILTER,
-        "bfloat16",
+        ("bfloat16",),
     ),
     _element(
         "float16_saturates",
@@ -65,7 +65,7 @@ MUTANTS = (
         "                    65504.0 if value > 65504.0 else -65504.0 if value < -65504.0 else value\n"
         "                )\n"
         "            ),\n",
-        dtype="float16",
+        dtypes=("float16",),
     ),
     _element(
         "float16_results_flushed",
@@ -77,7 +77,7 @@ MUTANTS = (
         "                    0.0 if -(2.0**-14) < value and value < 2.0**-14 else value\n"
         "                )\n"
         "            ),\n",
-        dtype="float16",
+        dtypes=("float16",),
     ),
     _element(
         "float16_operands_flushed",
@@ -87,7 +87,7 @@ MUTANTS = (
         "            device_function(\n"
         "                lambda word: ptx.f16_to_f32(word if word & 0x7C00 != 0 else 0)\n"
         "            ),\n",
-        dtype="float16",
+        dtypes=("float16",),
     ),
     _element(
         "float16_as_bfloat16",
@@ -95,7 +95,7 @@ MUTANTS = (
         "float16 words are read as bfloat16",
         _FLOAT16,
         _FLOAT16.replace("f16_to_f32", "bf16_to_f32"),
-        dtype="float16",
+        dtypes=("float16",),
     ),
     _epilogue(
         "relu_drops_nan",
@@ -145,7 +145,7 @@ MUTANTS = (
         "the sum is rounded to the output's dtype, then again at the end",
         _SCALE,
         "        value = to_sum(from_sum(value)) * number(alphas[0])\n",
-        dtype="bfloat16",
+        dtypes=("bfloat16",),
     ),
     _epilogue(
         "output_added_to",

@@ -32,7 +32,7 @@ MUTANTS = (
         "table[buffer, at, _I0] = i0 if inside else outside",
         "table[buffer, at, _I0] = i0",
         DATA,
-        "bfloat16",
+        ("bfloat16",),
     ),
     _mutant(
         "gemm_depth_tail_lost",
@@ -176,7 +176,7 @@ MUTANTS = (
         "sums[i * fragment + j] = ptx.f16_to_f32(\n"
         "                        ptx.f32_to_f16(sums[i * fragment + j] + part_a[i] * part_b[j])\n"
         "                    )",
-        dtype="float16",
+        dtypes=("float16",),
     ),
     _mutant(
         "gemm_tf32_products",
@@ -191,7 +191,7 @@ MUTANTS = (
         "sums of float64 are kept in float32",
         "sums[i * fragment + j] += part_a[i] * part_b[j]",
         "sums[i * fragment + j] = types.float32(sums[i * fragment + j] + part_a[i] * part_b[j])",
-        dtype="float64",
+        dtypes=("float64",),
     ),
     _mutant(
         "gemm_no_barrier_between_slices",

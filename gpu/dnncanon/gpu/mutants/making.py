@@ -33,7 +33,7 @@ def mutants_of(
         old: str,
         new: str,
         primitive: str = shared_primitive,
-        dtype: str = "float32",
+        dtypes: tuple[str, ...] = ("float32",),
         *,
         backend: str = shared_backend,
         check: bool = shared_check,
@@ -48,7 +48,7 @@ def mutants_of(
             new=new,
             backend=backend,
             primitive=primitive,
-            dtypes=(dtype,),
+            dtypes=dtypes,
             environment=CHECK if check else {},
             equivalent=equivalent,
         )

@@ -1,0 +1,418 @@
+"""Rules of the accuracy model for sums, products and quotients, and what is made of them."""
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnncanon.conformance.accuracy.array import (
+    FUNCTIONS,
+    REDUCTIONS,
+    UFUNCS,
+    Common,
+    ErrorArray,
+    Floats,
+    combined,
+    in_one_unit,
+    product_unit,
+    quantum_of,
+    unit_of,
+)
+
+# --- Sums -----------------------------------------------------------------------------------------
+
+
+def add(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    a, b = like.lift(a), like.lift(b)
+    value = a.value + b.value
+    a, b = in_one_unit(_as_term(a, value.size), _as_term(b, value.size))
+    result = ErrorArray(
+        value,
+        like.precision,
+        a.variance + b.variance,
+        terms=a.terms + b.terms,
+        squares=a.squares + b.squares,
+        quantum=min(a.quantum, b.quantum),
+        unit=a.unit,
+        fan=max(a.fan, b.fan),
+    )
+    if a.common or b.common:
+        result.common = combined(value, ((_commons(a), 1.0), (_commons(b), 1.0)), a.unit).common
+    return result
+
+
+def _as_term(a: ErrorArray, size: int) -> ErrorArray:
+    """A term of a sum of ``size`` elements: what is broadcast is one result that all of them share."""
+    times = size / max(1, a.size)
+    return a.shared(times) if times > 1 else a
+
+
+def _commons(a: ErrorArray) -> ErrorArray:
+    """The array with nothing but its common errors."""
+    return a.moved(lambda part: part, common=a.common, variance=0.0)
+
+
+def negative(like: ErrorArray, a: ErrorArray) -> ErrorArray:
+    # Copies: an assignment to one array must not change the other.
+    moved = a.moved(np.copy)
+    moved.value = -moved.value
+    moved.common = {k: Common(-c.sensitivity, c.group) for k, c in moved.common.items()}
+    return moved
+
+
+def subtract(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    return add(like, a, negative(like, like.lift(b)))
+
+
+def sum_of(
+    a: ErrorArray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+) -> ErrorArray:
+    _refuse(dtype=dtype, out=out)
+
+    def total(part: Floats) -> Floats:
+        return np.asarray(np.sum(part, axis=axis, keepdims=keepdims))
+
+    variance, common, fan = total(a.variance), {}, a.fan
+    for number, errors in a.common.items():
+        # Errors that all terms share add up with their signs; others as squares.
+        group = np.asarray(np.min(errors.group, axis=axis, keepdims=True, initial=2**62))
+        if (group == errors.group).all():
+            squeezed = group if keepdims else group.reshape(variance.shape)
+            common[number] = Common(total(errors.sensitivity), squeezed)
+        else:
+            variance = variance + total(np.square(errors.sensitivity))
+            _, counts = np.unique(errors.group, return_counts=True)
+            fan = max(fan, min(float(counts.max(initial=1)), float(max(1, variance.size))))
+    return ErrorArray(
+        total(a.value),
+        a.precision,
+        variance,
+        terms=total(a.terms * _counting(a) if _mostly_zero(a) else a.terms),
+        squares=total(a.squares),
+        quantum=a.quantum,
+        unit=a.unit,
+        common=common,
+        fan=fan,
+    )
+
+
+def _mostly_zero(a: ErrorArray) -> bool:
+    """Whether it is worth while to tell terms that are 0 from those that are rounded."""
+    return bool(2 * np.count_nonzero(a.value) < a.size)
+
+
+def _counting(a: ErrorArray) -> Floats:
+    """1 where an element is a term that adding may round, 0 where it is an exact 0."""
+    exactly_zero = (a.value == 0.0) & (a.squares == 0.0) & (a.variance == 0.0)
+    return np.where(exactly_zero, 0.0, 1.0)
+
+
+def mean(
+    a: ErrorArray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+) -> ErrorArray:
+    _refuse(dtype=dtype, out=out)
+    total = sum_of(a, axis=axis, keepdims=keepdims)
+    return divide(total, total, a.size // max(1, total.size))
+
+
+def cumsum(
+    a: ErrorArray, axis: int | None = None, dtype: Any = None, out: Any = None
+) -> ErrorArray:
+    """Each a sum of its own: their partial sums may be the same, so an error may show in all."""
+    _refuse(dtype=dtype, out=out)
+    a = a.folded()
+    length = a.size if axis is None else a.shape[axis]
+    result = a.moved(lambda part: np.cumsum(part, axis=axis))
+    result.fan = max(1.0, a.fan * length)
+    return result
+
+
+def _refuse(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise TypeError(f"the accuracy model has no rule for the argument {name}={value!r}")
+
+
+# --- Products -------------------------------------------------------------------------------------
+
+
+def multiply(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    if a is b:
+        return square(like, a)
+    a, b = like.lift(a).settled(), like.lift(b).settled()
+    value, unit, quantum = a.value * b.value, product_unit(a, b), a.quantum * b.quantum
+    if not a.has_errors and not b.has_errors:
+        return ErrorArray(value, like.precision, quantum=quantum, unit=unit).rounded()
+    return combined(value, ((a, b.value), (b, a.value)), unit, quantum).rounded()
+
+
+def square(like: ErrorArray, a: ErrorArray) -> ErrorArray:
+    a = a.settled()
+    value, unit = np.square(a.value), product_unit(a, a)
+    return combined(value, ((a, 2.0 * a.value),), unit, a.quantum * a.quantum).rounded()
+
+
+def divide(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    if not isinstance(b, ErrorArray) and np.ndim(b) == 0 and _is_power_of_two(float(b)):
+        return multiply(like, a, 1.0 / float(b))
+    a, b = like.lift(a).settled(), like.lift(b).settled()
+    value = a.value / b.value
+    unit = unit_of(value, like.precision)
+    slopes = ((a, 1.0 / b.value), (b, -value / b.value))
+    return combined(value, slopes, unit).rounded("divide")
+
+
+def reciprocal(like: ErrorArray, a: ErrorArray) -> ErrorArray:
+    a = a.settled()
+    value = 1.0 / a.value
+    result = combined(value, ((a, -np.square(value)),), unit_of(value, like.precision))
+    return result.rounded("reciprocal")
+
+
+def _is_power_of_two(number: float) -> bool:
+    return number > 0 and np.isfinite(number) and bool(np.frexp(number)[0] == 0.5)
+
+
+def prod(
+    a: ErrorArray, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
+) -> ErrorArray:
+    """Pairs, pairs of pairs and so on: n−1 roundings, each of the relative size of any other order's."""
+    _refuse(dtype=dtype, out=out)
+    value = np.asarray(np.prod(a.value, axis=axis, keepdims=keepdims))
+    axes = tuple(range(a.ndim)) if axis is None else np.atleast_1d(axis)
+    axes = tuple(int(i) % max(1, a.ndim) for i in axes)
+    kept = tuple(i for i in range(a.ndim) if i not in axes)
+    rest = a.transpose((*kept, *axes)).reshape(*(a.shape[i] for i in kept), -1)
+    if rest.shape[-1] == 0:
+        return a.lift(value)
+    while rest.shape[-1] > 1:
+        half = rest.shape[-1] // 2
+        pairs = multiply(rest, rest[..., :half], rest[..., half : 2 * half])
+        odd = rest[..., 2 * half :]
+        rest = FUNCTIONS[np.concatenate]([pairs, odd], axis=-1) if odd.size else pairs
+    result: ErrorArray = rest.reshape(value.shape)
+    result.value = value
+    return result
+
+
+# --- Matrix products ------------------------------------------------------------------------------
+
+
+def matmul(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    a, b = like.lift(a).settled(), like.lift(b).settled()
+    if a.common or b.common:
+        left, right = _matmul_letters(a.ndim, b.ndim)
+        return _contracted(a, b, left, right, _matmul_result(left, right))
+    value = np.matmul(a.value, b.value)
+    return _sum_of_products(a, b, value, np.matmul, a.shape[-1])
+
+
+def _sum_of_products(
+    a: ErrorArray, b: ErrorArray, value: Floats, product: Callable[..., Floats], length: int
+) -> ErrorArray:
+    """The sums of products that ``product`` makes of two arrays, of ``length`` terms each."""
+    unit, quantum, precision = product_unit(a, b), a.quantum * b.quantum, a.precision
+    a_squares, b_squares = a.squared(), b.squared()
+    squares = product(a_squares, b_squares)
+    variance, fan = np.zeros_like(squares), 1.0
+    for operand, factors in ((a, (a.variance, b_squares)), (b, (a_squares, b.variance))):
+        if operand.variance.any():
+            variance = variance + product(*factors)
+            # Each of its elements shows in so many sums.
+            fan = max(fan, operand.fan * value.size * length / max(1, operand.size))
+    terms: Floats | float = float(length)
+    if _mostly_zero(a) or _mostly_zero(b):
+        terms = product(_counting(a), _counting(b))
+    roundings = precision.variance * squares + terms * precision.underflow(unit)
+    exact = precision.holds(np.sqrt(squares) * unit, quantum)
+    return ErrorArray(
+        value,
+        precision,
+        variance + np.where(exact, 0.0, roundings),
+        terms=terms,
+        squares=squares,
+        quantum=quantum,
+        unit=unit,
+        fan=min(fan, float(max(1, value.size))),
+    )
+
+
+def _matmul_letters(a: int, b: int) -> tuple[str, str]:
+    """Subscripts of both operands of a matrix product of these ranks."""
+    batch = string.ascii_lowercase[: max(a, b, 2) - 2]
+    left = "Z" if a == 1 else batch[len(batch) - (a - 2) :] + "YZ"
+    right = "Z" if b == 1 else batch[len(batch) - (b - 2) :] + "ZX"
+    return left, right
+
+
+def _matmul_result(left: str, right: str) -> str:
+    batch = max(left.strip("YZ"), right.strip("ZX"), key=len)
+    return batch + ("Y" if "Y" in left else "") + ("X" if "X" in right else "")
+
+
+def dot(a: Any, b: Any, out: Any = None) -> ErrorArray:
+    _refuse(out=out)
+    like = a if isinstance(a, ErrorArray) else b
+    if np.ndim(a) == 0 or np.ndim(b) == 0:
+        return multiply(like, a, b)
+    if np.ndim(b) > 2:
+        raise TypeError("the accuracy model has no rule for dot of more than two dims; use matmul")
+    return matmul(like, a, b)
+
+
+# --- einsum ---------------------------------------------------------------------------------------
+
+
+def einsum(subscripts: str, *operands: Any, optimize: Any = False, out: Any = None) -> ErrorArray:
+    _refuse(out=out)
+    like = next(o for o in operands if isinstance(o, ErrorArray))
+    arrays = [like.lift(o) for o in operands]
+    letters, result = _parsed(subscripts, [a.ndim for a in arrays])
+    while len(arrays) > 2:
+        # Operands are contracted from the left; what later ones need is kept.
+        needed = set(result).union(*letters[2:])
+        between = "".join(dict.fromkeys(x for x in letters[0] + letters[1] if x in needed))
+        first = _contracted(
+            arrays[0].settled(), arrays[1].settled(), letters[0], letters[1], between
+        )
+        arrays, letters = [first.settled(), *arrays[2:]], [between, *letters[2:]]
+    if len(arrays) == 1:
+        return _einsum_of_one(arrays[0], letters[0], result)
+    a, b = arrays
+    return _contracted(a.settled(), b.settled(), letters[0], letters[1], result)
+
+
+def _parsed(subscripts: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Letters of the operands and of the result, with an ellipsis written out."""
+    left, arrow, right = subscripts.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if len(parts) != len(ranks):
+        raise ValueError(f"einsum {subscripts!r} is for {len(parts)} operands, not {len(ranks)}")
+    free = [x for x in string.ascii_letters if x not in subscripts]
+    rests = [r - len(p.replace("...", "")) for p, r in zip(parts, ranks, strict=True)]
+    dots = "".join(free[: max([0, *(n for p, n in zip(parts, rests, strict=True) if "..." in p)])])
+    letters = [
+        p.replace("...", dots[len(dots) - n :]) if "..." in p else p
+        for p, n in zip(parts, rests, strict=True)
+    ]
+    if arrow:
+        return letters, right.replace("...", dots)
+    every = "".join(letters)
+    once = sorted(x for x in set(every) if every.count(x) == 1 and x not in dots)
+    return letters, dots + "".join(once)
+
+
+def _einsum_of_one(a: ErrorArray, letters: str, result: str) -> ErrorArray:
+    a = a.folded()
+    return a.moved(lambda part: np.asarray(np.einsum(f"{letters}->{result}", part)))
+
+
+def _contracted(a: ErrorArray, b: ErrorArray, left: str, right: str, result: str) -> ErrorArray:
+    """The einsum of two settled operands: products, and sums over the letters not in the result."""
+    extents = dict.fromkeys(left + right, 1)
+    for letters, array in ((left, a), (right, b)):
+        for x, extent in zip(letters, array.shape, strict=True):
+            extents[x] = max(extents[x], extent) if extent else 0
+    length = int(np.prod([n for x, n in extents.items() if x not in result]))
+
+    def product(first: Floats, second: Floats) -> Floats:
+        return np.asarray(np.einsum(f"{left},{right}->{result}", first, second, optimize=True))
+
+    value = product(a.value, b.value)
+    commons = {**_shared_in(a, left, result), **_shared_in(b, right, result)}
+    plain_a, plain_b = (_without(x, commons) for x in (a, b))
+    made = _sum_of_products(plain_a, plain_b, value, product, length)
+    for number in commons:
+        sensitivity: Floats | float = 0.0
+        group: Any = 0
+        if number in a.common:
+            errors = a.common[number]
+            sensitivity = sensitivity + product(errors.sensitivity, b.value)
+            group = product(errors.group.astype(np.float64), np.ones(b.shape)) / max(1, length)
+        if number in b.common:
+            errors = b.common[number]
+            sensitivity = sensitivity + product(a.value, errors.sensitivity)
+            group = product(np.ones(a.shape), errors.group.astype(np.float64)) / max(1, length)
+        factor = a.unit * b.unit / made.unit / (b.unit if number in a.common else a.unit)
+        made.common[number] = Common(
+            np.asarray(sensitivity) * factor, np.rint(group).astype(np.int64)
+        )
+    return made
+
+
+def _shared_in(a: ErrorArray, letters: str, result: str) -> dict[int, Common]:
+    """The common errors of an operand that all terms of each sum share."""
+    axes = tuple(i for i, x in enumerate(letters) if x not in result)
+    found = {}
+    for number, errors in a.common.items():
+        lowest = errors.group.min(axis=axes, keepdims=True, initial=2**62)
+        if (lowest == errors.group).all():
+            found[number] = errors
+    return found
+
+
+def _without(a: ErrorArray, commons: dict[int, Common]) -> ErrorArray:
+    """The array with these common errors left out and its others folded."""
+    rest = {number: errors for number, errors in a.common.items() if number not in commons}
+    return a.moved(lambda part: part, common=rest).folded()
+
+
+# --- Sums of nothing ------------------------------------------------------------------------------
+
+
+def zeros_like(a: ErrorArray, dtype: Any = None, *, shape: Any = None) -> ErrorArray:
+    """A sum of no terms, exact in every quantum."""
+    _refuse(dtype=dtype)
+    shape = a.shape if shape is None else shape
+    least = a.precision.subnormal  # zeros fit in any unit
+    return ErrorArray(
+        np.zeros(shape), a.precision, terms=0.0, squares=0.0, quantum=np.inf, unit=least
+    )
+
+
+def full_like(
+    a: ErrorArray, fill_value: Any, dtype: Any = None, *, shape: Any = None
+) -> ErrorArray:
+    _refuse(dtype=dtype)
+    value = np.full(a.shape if shape is None else shape, fill_value, np.float64)
+    unit = unit_of(value, a.precision)
+    return ErrorArray(value, a.precision, quantum=quantum_of(value), unit=unit).rounded()
+
+
+def ones_like(a: ErrorArray, dtype: Any = None, *, shape: Any = None) -> ErrorArray:
+    return full_like(a, 1.0, dtype, shape=shape)
+
+
+UFUNCS.update(
+    add=add,
+    subtract=subtract,
+    negative=negative,
+    positive=lambda like, a: a,
+    multiply=multiply,
+    square=square,
+    divide=divide,
+    true_divide=divide,
+    reciprocal=reciprocal,
+    matmul=matmul,
+)
+REDUCTIONS.update(
+    add=lambda like, a, axis=0, dtype=None, keepdims=False: sum_of(a, axis, dtype, None, keepdims),
+    multiply=lambda like, a, axis=0, dtype=None, keepdims=False: prod(
+        a, axis, dtype, None, keepdims
+    ),
+)
+FUNCTIONS.update(
+    {
+        np.sum: sum_of,
+        np.mean: mean,
+        np.cumsum: cumsum,
+        np.prod: prod,
+        np.dot: dot,
+        np.einsum: einsum,
+        np.zeros_like: zeros_like,
+        np.empty_like: zeros_like,
+        np.ones_like: ones_like,
+        np.full_like: full_like,
+    }
+)

@@ -1,0 +1,524 @@
+"""The error-carrying array: what one element knows, and how NumPy's calls find their rules."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import NDArray
+
+from dnncanon.spec import DType
+from dnncanon.spec.numerics import LIBRARY, FunctionError
+
+Floats = NDArray[np.float64]
+Move = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The format in which a backend computes: precision p in bits, and spacing of its subnormals.
+
+    ``flushed`` is the largest result that may become zero, 0 where subnormals are kept; ``largest`` the
+    largest number; ``functions`` how accurate its elementary functions are.
+    """
+
+    digits: int
+    subnormal: float
+    flushed: float = 0.0
+    largest: float = math.inf
+    functions: Mapping[str, FunctionError] = field(default_factory=lambda: LIBRARY, hash=False)
+
+    @classmethod
+    def of(
+        cls,
+        dtype: DType,
+        *,
+        flushes_subnormals: bool = False,
+        functions: Mapping[str, FunctionError] = LIBRARY,
+    ) -> "Precision":
+        flushed = dtype.smallest_normal if flushes_subnormals else 0.0
+        return cls(dtype.digits, dtype.smallest_subnormal, flushed, dtype.max, functions)
+
+    @property
+    def variance(self) -> float:
+        """Of a relative rounding error: u²/3."""
+        return float(4.0**-self.digits / 3.0)
+
+    def underflow(self, unit: float) -> float:
+        """Variance, in unit², of the error of one rounding of a subnormal result: η²/12, or m²/3."""
+        return max((self.subnormal / unit) ** 2 / 12.0, (self.flushed / unit) ** 2 / 3.0)
+
+    def absorbed(self, terms: Floats) -> Floats:
+        """Standard deviation of the share of a sum of so many terms that absorption may cost it."""
+        nu = terms * 2.0**-self.digits
+        return np.minimum(np.minimum(2.0 * np.square(nu), nu / 32.0), 1.0 / 8.0)
+
+    def holds(self, magnitude: Floats, quantum: float) -> NDArray[np.bool_]:
+        """Where multiples of ``quantum`` up to ``magnitude`` are numbers of the format."""
+        limit = quantum * 2.0**self.digits if quantum >= self.subnormal else 0.0
+        return magnitude <= limit
+
+    def function_variance(
+        self, name: str, argument: Floats, squares: Floats, unit: float
+    ) -> Floats:
+        """Variance, in unit², of what function ``name`` may be off by, beyond its rounding."""
+        row = self.functions.get(name)
+        if row is None:
+            return np.zeros_like(squares)
+        ulps = row.ulps + row.ulps_per_argument * np.abs(argument)
+        relative = np.maximum(ulps * 2.0**-self.digits, row.relative)
+        variance: Floats = scaled(squares, np.square(relative) / 3.0)
+        if row.absolute:
+            variance = variance + (row.absolute / unit) ** 2 / 3.0
+        return variance
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Errors that several elements share: element i has ``sensitivity[i]``·ξ[``group[i]``].
+
+    The ξ are independent and of variance 1; sensitivities are in the array's unit.
+    """
+
+    sensitivity: Floats
+    group: NDArray[np.int64]
+
+
+_numbers = itertools.count()
+
+
+class ErrorArray(NDArrayOperatorsMixin):
+    """A float64 array with the variance of its error, for NumPy's vocabulary of the reference.
+
+    ``terms`` and ``squares`` are n and Σt² of a sum whose roundings are not counted yet; n <= 1 means
+    that there is none. ``variance`` and ``squares`` are in ``unit``², a power of two. ``quantum``
+    divides every value exactly; 0 means unknown. ``common`` are errors shared by elements, by number,
+    and not part of the variance. ``fan`` is over how many elements an error in the variance may show.
+    """
+
+    __array_priority__ = 100
+
+    def __init__(
+        self,
+        value: Floats,
+        precision: Precision,
+        variance: Floats | float = 0.0,
+        *,
+        terms: Floats | float = 1.0,
+        squares: Floats | float | None = None,
+        quantum: float = 0.0,
+        unit: float = 1.0,
+        common: dict[int, Common] | None = None,
+        fan: float = 1.0,
+    ) -> None:
+        self.value = np.asarray(value, np.float64)
+        self.precision = precision
+        self.unit = unit
+        shape = self.value.shape
+        self.variance = _filled(variance, shape)
+        self.terms = _filled(terms, shape)
+        self.squares = _filled(self.squared() if squares is None else squares, shape)
+        self.quantum = quantum
+        self.common = common or {}
+        self.fan = fan
+
+    # --- What NumPy arrays have ---
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.value.ndim
+
+    @property
+    def size(self) -> int:
+        return self.value.size
+
+    @property
+    def dtype(self) -> np.dtype[np.float64]:
+        return self.value.dtype
+
+    @property
+    def T(self) -> "ErrorArray":
+        return self.moved(np.transpose)
+
+    @property
+    def mT(self) -> "ErrorArray":
+        return self.moved(lambda part: np.swapaxes(part, -1, -2))
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __getitem__(self, index: Any) -> "ErrorArray":
+        return self.moved(lambda part: part[index])
+
+    def __setitem__(self, index: Any, other: Any) -> None:
+        mine, new = in_one_unit(self.folded(), self.lift(other).folded())
+        self.__dict__.update(mine.__dict__)
+        for name in ("variance", "terms", "squares"):
+            part = getattr(self, name)
+            if not part.flags.writeable:
+                part = part.copy()
+                setattr(self, name, part)
+            part[index] = getattr(new, name)
+        self.value[index] = new.value
+        self.quantum = min(self.quantum, new.quantum)
+        self.fan = max(self.fan, new.fan)
+
+    def reshape(self, *shape: Any, **options: Any) -> "ErrorArray":
+        return self.moved(lambda part: part.reshape(*shape, **options))
+
+    def transpose(self, *axes: Any) -> "ErrorArray":
+        return self.moved(lambda part: part.transpose(*axes))
+
+    def swapaxes(self, first: int, second: int) -> "ErrorArray":
+        return self.moved(lambda part: np.swapaxes(part, first, second))
+
+    def squeeze(self, axis: Any = None) -> "ErrorArray":
+        return self.moved(lambda part: np.squeeze(part, axis))
+
+    def ravel(self) -> "ErrorArray":
+        return self.reshape(-1)
+
+    flatten = ravel
+
+    def copy(self) -> "ErrorArray":
+        return self.moved(np.copy)
+
+    def sum(self, *args: Any, **options: Any) -> Any:
+        return FUNCTIONS[np.sum](self, *args, **options)
+
+    def mean(self, *args: Any, **options: Any) -> Any:
+        return FUNCTIONS[np.mean](self, *args, **options)
+
+    def max(self, *args: Any, **options: Any) -> Any:
+        return FUNCTIONS[np.max](self, *args, **options)
+
+    def min(self, *args: Any, **options: Any) -> Any:
+        return FUNCTIONS[np.min](self, *args, **options)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        out = kwargs.pop("out", None)
+        if method == "reduce":
+            rule = REDUCTIONS.get(ufunc.__name__)
+        else:
+            rule = UFUNCS.get(ufunc.__name__) if method == "__call__" else None
+        if rule is None:
+            raise UnsupportedByModel(ufunc.__name__, "" if method == "__call__" else method)
+        result = rule(self, *inputs, **kwargs)
+        if out is None:
+            return result
+        if out[0].shape != result.shape:
+            raise ValueError(f"a result of shape {result.shape} does not fit into {out[0].shape}")
+        out[0].__dict__.update(result.__dict__)
+        return out[0]
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        rule = FUNCTIONS.get(function)
+        if rule is None:
+            raise UnsupportedByModel(function.__name__)
+        return rule(*args, **kwargs)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+        raise UnsupportedByModel("asarray")
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    # --- The model ---
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether any element has an error so far, the roundings of a pending sum apart."""
+        return bool(self.common) or bool(self.variance.any())
+
+    def settled(self) -> "ErrorArray":
+        """The array with the roundings of its pending sum counted."""
+        u2, rest = self.precision.variance, np.maximum(self.terms - 2.0, 0.0)
+        v2 = self.squared()
+        rounding = u2 * (v2 + rest * (self.squares + v2))
+        rounding += self.terms * self.precision.underflow(self.unit)
+        rounding += v2 * np.square(self.precision.absorbed(self.terms))
+        # Σ|t| <= sqrt(n·Σt²)
+        exact = self.precision.holds(np.sqrt(self.terms * self.squares) * self.unit, self.quantum)
+        exact |= (self.terms < 2.0) | ~np.isfinite(self.value)
+        variance = self.variance + np.where(exact, 0.0, rounding)
+        if self.unit * 2.0**20 > self.precision.largest:
+            variance = np.where(self._may_overflow(), np.inf, variance)
+        return self.with_variance(variance)
+
+    def _may_overflow(self) -> NDArray[np.bool_]:
+        """Where a partial sum in some order may exceed the format, though the sum does not.
+
+        Partial sums of a random order have the standard deviation sqrt(Σt²) and the drift |v| at most;
+        those of two terms are the terms, products that may overflow themselves.
+        """
+        spread = np.sqrt(self.squares) * self.unit
+        partial = np.where(self.terms > 2.0, np.abs(self.value) + 4.0 * spread, spread)
+        may_overflow: NDArray[np.bool_] = partial > self.precision.largest
+        return may_overflow & (self.terms >= 2.0) & np.isfinite(self.value)
+
+    def rounded(self, function: str = "", argument: Floats | None = None) -> "ErrorArray":
+        """The array as the result of one operation: its rounding counted, unless it is exact.
+
+        The operation may be an elementary function, less accurate than a rounding.
+        """
+        squares = self.squared()
+        rounding = self.precision.variance * squares
+        rounding += self.precision.underflow(self.unit)
+        exact = self.precision.holds(np.abs(self.value), self.quantum)
+        exact |= ~np.isfinite(self.value)
+        if function:
+            argument = np.zeros(()) if argument is None else argument
+            rounding = rounding + self.precision.function_variance(
+                function, argument, squares, self.unit
+            )
+            overflown = np.abs(self.value) > self.precision.largest
+            rounding = np.where(overflown, squares, rounding)
+        return self.with_variance(self.variance + np.where(exact, 0.0, rounding))
+
+    def deviation(self) -> Floats:
+        """Standard deviation of the error."""
+        result: Floats = np.sqrt(self.total_variance()) * self.unit
+        return result
+
+    def total_variance(self) -> Floats:
+        """The variance with the common errors in it, in unit²."""
+        total = self.variance
+        for common in self.common.values():
+            total = total + np.square(common.sensitivity)
+        return total
+
+    def folded(self) -> "ErrorArray":
+        """The array with its common errors in the variance, as if they were independent."""
+        if not self.common:
+            return self
+        fan = max([self.fan, *(_largest_group(c.group) for c in self.common.values())])
+        return self.moved(_same, common={}, variance=self.total_variance(), fan=fan)
+
+    def shared(self, times: float) -> "ErrorArray":
+        """The array for a result in which each element shows ``times`` times.
+
+        Its error becomes a common one. A sum must be complete by then.
+        """
+        array = self.settled() if bool((self.terms > 1.0).any()) else self
+        if times <= 1 or not array.variance.any():
+            return array
+        group = np.arange(array.size).reshape(array.shape)
+        new = Common(np.sqrt(array.variance), group)
+        return array.moved(_same, common={**array.common, next(_numbers): new}, variance=0.0)
+
+    def with_variance(self, variance: Floats) -> "ErrorArray":
+        """The same values with another error, and no sum pending."""
+        return ErrorArray(
+            self.value,
+            self.precision,
+            variance,
+            quantum=self.quantum,
+            unit=self.unit,
+            common=self.common,
+            fan=self.fan,
+        )
+
+    def squared(self) -> Floats:
+        """The squares of the values, in unit²."""
+        result: Floats = np.square(self.value / self.unit)
+        return result
+
+    def in_unit(self, unit: float) -> "ErrorArray":
+        """The same array with its squares in another unit."""
+        ratio = self.unit / unit
+        return ErrorArray(
+            self.value,
+            self.precision,
+            scaled(self.variance, ratio**2),
+            terms=self.terms,
+            squares=scaled(self.squares, ratio**2),
+            quantum=self.quantum,
+            unit=unit,
+            common={
+                number: Common(c.sensitivity * ratio, c.group) for number, c in self.common.items()
+            },
+            fan=self.fan,
+        )
+
+    def lift(self, other: Any) -> "ErrorArray":
+        """A constant as an array; it is rounded to the format unless that can hold it."""
+        if isinstance(other, ErrorArray):
+            return other
+        value = np.asarray(other, np.float64)
+        unit = unit_of(value, self.precision)
+        return ErrorArray(value, self.precision, quantum=quantum_of(value), unit=unit).rounded()
+
+    def moved(
+        self,
+        move: Move,
+        *,
+        common: dict[int, Common] | None = None,
+        variance: Floats | float | None = None,
+        fan: float | None = None,
+    ) -> "ErrorArray":
+        """The result of an operation that only moves elements; what is given replaces what is moved."""
+        if common is None:
+            common = {
+                number: Common(move(c.sensitivity), move(c.group))
+                for number, c in self.common.items()
+            }
+        return ErrorArray(
+            move(self.value),
+            self.precision,
+            move(self.variance) if variance is None else variance,
+            terms=move(self.terms),
+            squares=move(self.squares),
+            quantum=self.quantum,
+            unit=self.unit,
+            common=common,
+            fan=self.fan if fan is None else fan,
+        )
+
+
+class UnsupportedByModel(TypeError):
+    """A reference used something of NumPy that the accuracy model does not know."""
+
+    def __init__(self, name: str, method: str = "") -> None:
+        known = sorted({*UFUNCS, *(f.__name__ for f in FUNCTIONS)})
+        full = f"{name}.{method}" if method else name
+        instead = INSTEAD.get(full) or INSTEAD.get(name)
+        hint = f"use {instead}; " if instead else ""
+        super().__init__(
+            f"numpy.{full} has no rule in the accuracy model; {hint}write the reference with "
+            f"{', '.join(known)}, or add a rule to dnncanon.conformance.accuracy"
+        )
+
+
+INSTEAD = {
+    "asarray": "the array as it is: a definition must work on any array",
+    "array": "the array as it is: a definition must work on any array",
+    "std": "np.sqrt of the mean of squares, so that the definition says which variance it means",
+    "var": "the mean of np.square(x − mean), so that the definition says which variance it means",
+    "tensordot": "np.einsum",
+    "inner": "np.einsum",
+    "outer": "np.einsum or broadcasting",
+    "vdot": "np.einsum",
+    "linalg.norm": "np.sqrt(np.sum(np.square(x)))",
+    "norm": "np.sqrt(np.sum(np.square(x)))",
+    "add.accumulate": "np.cumsum",
+    "add.at": "a matrix product with a mask, or slices",
+    "multiply.accumulate": "np.prod of slices",
+    "cumprod": "np.prod of slices",
+    "average": "np.mean, or np.sum and a division",
+    "sort": "np.max, np.min or np.argmax",
+    "median": "np.max, np.min or np.argmax",
+    "logaddexp": "the maximum and np.log1p",
+    "hypot": "np.sqrt of a sum of squares",
+    "floor_divide": "integers, outside the arrays",
+    "remainder": "integers, outside the arrays",
+    "convolve": "sliding_window_view and np.einsum",
+    "nan_to_num": "np.where and np.isfinite",
+    "any": "a comparison, whose result is a plain array",
+    "all": "a comparison, whose result is a plain array",
+}
+
+
+# --- Helpers of the rules -------------------------------------------------------------------------
+
+
+def _same(part: Any) -> Any:
+    return part
+
+
+def _filled(part: Floats | float, shape: tuple[int, ...]) -> Floats:
+    if isinstance(part, np.ndarray) and part.shape == shape:
+        return part
+    return np.broadcast_to(np.asarray(part, np.float64), shape)
+
+
+def _largest_group(group: NDArray[np.int64]) -> float:
+    _, counts = np.unique(group, return_counts=True)
+    return float(counts.max(initial=1))
+
+
+def quantum_of(value: Floats) -> float:
+    """The largest power of two, down to 2^-40, that divides every value; 0 if there is none."""
+    for exponent in (0, -1, -2, -4, -10, -40):
+        scaled_value = np.ldexp(value, -exponent)
+        if np.array_equal(scaled_value, np.rint(scaled_value)):
+            return float(2.0**exponent)
+    return 0.0
+
+
+def unit_of(value: Floats, precision: Precision) -> float:
+    """The power of two at the largest finite magnitude, but not below the spacing of the subnormals."""
+    magnitude = np.abs(value)
+    largest = float(magnitude.max(initial=0.0, where=np.isfinite(magnitude)))
+    power = math.ldexp(1.0, math.frexp(largest)[1] - 1) if largest else 0.0
+    return max(power, precision.subnormal)
+
+
+def in_one_unit(a: ErrorArray, b: ErrorArray) -> tuple[ErrorArray, ErrorArray]:
+    """Both in the larger unit: what vanishes in it is nothing beside the other's."""
+    if a.unit == b.unit:
+        return a, b
+    unit = max(a.unit, b.unit)
+    return (a.in_unit(unit), b) if a.unit < unit else (a, b.in_unit(unit))
+
+
+def product_unit(a: ErrorArray, b: ErrorArray) -> float:
+    return min(max(a.unit * b.unit, a.precision.subnormal), 2.0**1023)
+
+
+def scaled(variance: Floats, by: Floats | float) -> Floats:
+    """variance·by, 0 where there is no variance, whatever ``by`` is."""
+    return np.where(variance == 0.0, 0.0, variance * by)
+
+
+def combined(
+    value: Floats,
+    operands: Sequence[tuple[ErrorArray, Floats | float]],
+    unit: float,
+    quantum: float = 0.0,
+) -> ErrorArray:
+    """A function of arrays, with ∂f/∂a for each of them; its own rounding is not counted.
+
+    Operands are settled. The error of one that is broadcast becomes a common error of the result.
+    """
+    precision = operands[0][0].precision
+    variance: Floats | float = 0.0
+    common: dict[int, Common] = {}
+    fan = 1.0
+    for operand, slope in operands:
+        if not operand.has_errors:
+            continue
+        array = operand.shared(value.size / max(1, operand.size))
+        fan = max(fan, array.fan)
+        step = np.asarray(slope * (array.unit / unit))
+        if array.variance.any():
+            variance = variance + scaled(array.variance, np.square(step))
+        _add_common(common, array, step, value.shape)
+    return ErrorArray(
+        value, precision, variance, quantum=quantum, unit=unit, common=common, fan=fan
+    )
+
+
+def _add_common(
+    common: dict[int, Common], array: ErrorArray, step: Floats, shape: tuple[int, ...]
+) -> None:
+    for number, mine in array.common.items():
+        sensitivity = _filled(scaled(mine.sensitivity, step), shape)
+        if number in common:
+            sensitivity = sensitivity + common[number].sensitivity
+        common[number] = Common(sensitivity, np.broadcast_to(mine.group, shape))
+
+
+Rule = Callable[..., Any]
+UFUNCS: dict[str, Rule] = {}
+"""By the name of the ufunc, so that SciPy's are known without being imported; rule(array, *inputs)."""
+REDUCTIONS: dict[str, Rule] = {}
+FUNCTIONS: dict[Any, Rule] = {}

@@ -1,0 +1,289 @@
+"""Rules of the accuracy model for elementary functions, selections, and results without error."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnncanon.conformance.accuracy.arithmetic import negative, square
+from dnncanon.conformance.accuracy.array import (
+    FUNCTIONS,
+    REDUCTIONS,
+    UFUNCS,
+    ErrorArray,
+    Floats,
+    combined,
+    in_one_unit,
+    unit_of,
+)
+
+# --- f(x) with its derivative, of x and f(x) ------------------------------------------------------
+
+Derivative = Callable[[Floats, Floats], Floats]
+_LN2 = float(np.log(2.0))
+_DERIVATIVES: dict[str, Derivative] = {
+    "exp": lambda x, y: y,
+    "exp2": lambda x, y: y * _LN2,
+    "expm1": lambda x, y: y + 1.0,
+    "log": lambda x, y: 1.0 / x,
+    "log2": lambda x, y: 1.0 / (x * _LN2),
+    "log1p": lambda x, y: 1.0 / (1.0 + x),
+    "tanh": lambda x, y: 1.0 - np.square(y),
+    "sinh": lambda x, y: np.cosh(x),
+    "cosh": lambda x, y: np.sinh(x),
+    "sin": lambda x, y: np.cos(x),
+    "cos": lambda x, y: -np.sin(x),
+    "erf": lambda x, y: 2.0 / np.sqrt(np.pi) * np.exp(-np.square(x)),
+    "erfc": lambda x, y: -2.0 / np.sqrt(np.pi) * np.exp(-np.square(x)),
+}
+
+# Values that every library returns exactly.
+_EXACT = {"exp": 0.0, "exp2": 0.0, "expm1": 0.0, "log": 1.0, "log2": 1.0, "log1p": 0.0, "tanh": 0.0}
+_EXACT.update(sinh=0.0, cosh=0.0, sin=0.0, cos=0.0, erf=0.0, erfc=0.0)
+
+
+def _elementary(name: str, derivative: Derivative) -> Callable[..., ErrorArray]:
+    def rule(like: ErrorArray, x: ErrorArray) -> ErrorArray:
+        x = x.settled()
+        value = _UFUNC[name](x.value)
+        unit = unit_of(value, like.precision)
+        with np.errstate(all="ignore"):  # a derivative may be infinite where the function is not
+            result = combined(value, ((x, derivative(x.value, value)),), unit)
+        rounded = result.rounded(name, x.value)
+        # Where the argument is exact and the result is one that nobody gets wrong.
+        sure = (x.value == _EXACT[name]) & (x.total_variance() == 0.0)
+        rounded.variance = np.where(sure, 0.0, rounded.variance)
+        return rounded
+
+    return rule
+
+
+_UFUNC: dict[str, Any] = {
+    name: getattr(np, name) for name in _DERIVATIVES if not name.startswith("erf")
+}
+
+
+def _scipy(name: str) -> Callable[..., ErrorArray]:
+    """SciPy's function. SciPy is no requirement: a reference that calls this has imported it already."""
+    rule = _elementary(name, _DERIVATIVES[name])
+
+    def load(like: ErrorArray, x: ErrorArray) -> ErrorArray:
+        _UFUNC[name] = getattr(sys.modules["scipy.special"], name)
+        return rule(like, x)
+
+    return load
+
+
+def sqrt(like: ErrorArray, x: ErrorArray) -> ErrorArray:
+    x = x.settled()
+    value = np.sqrt(x.value)
+    unit = unit_of(value, like.precision)
+    with np.errstate(all="ignore"):
+        result = combined(value, ((x, 0.5 / value),), unit)
+    # |√(x + δ) − √x| <= √|δ|, which counts where the derivative has no bound.
+    result = result.folded() if not np.all(value > 0.0) else result
+    limit = x.deviation() / unit**2
+    result.variance = np.where(result.variance > limit, limit, result.variance)
+    rounded = result.rounded("sqrt")
+    if not rounded.has_errors or x.quantum:
+        whole = (value == np.rint(value)) & (np.square(value) == x.value)
+        rounded.variance = np.where(whole & (x.total_variance() == 0), 0.0, rounded.variance)
+    return rounded
+
+
+def power(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    """a^b; constant exponents 1, 2 and ½ are what they mean."""
+    if not isinstance(b, ErrorArray) and np.ndim(b) == 0 and float(b) in _POWERS:
+        return _POWERS[float(b)](like, a)
+    a, b = like.lift(a).settled(), like.lift(b).settled()
+    value = np.power(a.value, b.value)
+    slopes: list[tuple[ErrorArray, Any]] = [(a, b.value * np.power(a.value, b.value - 1.0))]
+    if b.has_errors:
+        slopes.append((b, value * np.log(a.value)))
+    result = combined(value, slopes, unit_of(value, like.precision))
+    return result.rounded("power", np.abs(b.value * np.log(np.abs(a.value))))
+
+
+_POWERS: dict[float, Callable[..., ErrorArray]] = {
+    1.0: lambda like, a: a,
+    2.0: square,
+    0.5: sqrt,
+}
+
+
+# --- Selections -----------------------------------------------------------------------------------
+
+
+def absolute(like: ErrorArray, a: ErrorArray) -> ErrorArray:
+    a = a.settled()
+    sign = np.where(a.value < 0.0, -1.0, 1.0)
+    result = combined(np.abs(a.value), ((a, sign),), a.unit, a.quantum)
+    return result
+
+
+def maximum(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    a, b = in_one_unit(like.lift(a).settled(), like.lift(b).settled())
+    value = np.maximum(a.value, b.value)
+    first = a.value >= b.value
+    quantum = min(a.quantum, b.quantum)
+    if not (a.common or b.common):
+        variance = np.where(first, a.variance, b.variance)
+        near = _near(a.value - b.value, a.variance + b.variance, a.unit)
+        variance = np.where(near, np.maximum(a.variance, b.variance), variance)
+        fan = max(a.fan, b.fan)
+        return ErrorArray(value, like.precision, variance, quantum=quantum, unit=a.unit, fan=fan)
+    result = combined(value, ((a, _share(first)), (b, _share(~first))), a.unit, quantum)
+    near = _near(a.value - b.value, a.total_variance() + b.total_variance(), a.unit)
+    # Near a tie either operand may win, so the other one's error must not be lost.
+    lost = np.where(first, b.total_variance(), a.total_variance())
+    result.variance = np.where(near, np.maximum(result.variance, lost), result.variance)
+    return result
+
+
+def _share(chosen: NDArray[np.bool_]) -> Floats:
+    """The derivative by an operand that is chosen or not: 1 or 0."""
+    return chosen.astype(np.float64)
+
+
+def _near(difference: Floats, variance: Floats, unit: float) -> NDArray[np.bool_]:
+    """Where errors may decide which of two values is larger: within 8 standard deviations."""
+    distance = difference / unit
+    return np.isfinite(distance) & (np.square(distance) <= 64.0 * variance)
+
+
+def minimum(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    a, b = negative(like, like.lift(a)), negative(like, like.lift(b))
+    return negative(like, maximum(like, a, b))
+
+
+def clip(
+    a: ErrorArray,
+    a_min: Any = None,
+    a_max: Any = None,
+    out: Any = None,
+    *,
+    min: Any = None,
+    max: Any = None,
+) -> ErrorArray:
+    if out is not None:
+        raise TypeError("the accuracy model has no rule for the argument out")
+    low, high = a_min if min is None else min, a_max if max is None else max
+    result = a if low is None else maximum(a, a, low)
+    return result if high is None else minimum(a, result, high)
+
+
+def where(condition: Any, a: Any = None, b: Any = None) -> Any:
+    if a is None and b is None:
+        return np.where(condition)
+    like = a if isinstance(a, ErrorArray) else b
+    if not isinstance(like, ErrorArray):
+        raise TypeError("the condition of where carries errors; use a comparison as condition")
+    a, b = in_one_unit(like.lift(a).settled(), like.lift(b).settled())
+    value = np.where(condition, a.value, b.value)
+    chosen = np.asarray(condition, np.bool_)
+    quantum = min(a.quantum, b.quantum)
+    return combined(value, ((a, _share(chosen)), (b, _share(~chosen))), a.unit, quantum)
+
+
+def largest(
+    a: ErrorArray,
+    axis: Any = None,
+    out: Any = None,
+    keepdims: bool = False,
+    initial: Any = None,
+) -> ErrorArray:
+    """The maximum: of elements near a tie the largest error."""
+    if out is not None:
+        raise TypeError("the accuracy model has no rule for the argument out")
+    if initial is not None:
+        return maximum(a, largest(a, axis, None, keepdims), initial)
+    a = a.settled().folded()
+    value = np.max(a.value, axis=axis, keepdims=True)
+    winner = np.where(a.value == value, a.variance, 0.0).max(axis=axis, keepdims=True)
+    near = (a.value == value) | _near(value - a.value, a.variance + winner, a.unit)
+    variance = np.where(near, a.variance, 0.0).max(axis=axis, keepdims=True)
+    shape = np.max(a.value, axis=axis, keepdims=keepdims).shape
+    return ErrorArray(
+        value.reshape(shape),
+        a.precision,
+        variance.reshape(shape),
+        quantum=a.quantum,
+        unit=a.unit,
+        fan=a.fan,
+    )
+
+
+def smallest(
+    a: ErrorArray, axis: Any = None, out: Any = None, keepdims: bool = False, initial: Any = None
+) -> ErrorArray:
+    initial = None if initial is None else -initial
+    return negative(a, largest(negative(a, a), axis, out, keepdims, initial))
+
+
+# --- Results without error ------------------------------------------------------------------------
+
+
+def _values(a: Any) -> Any:
+    return a.value if isinstance(a, ErrorArray) else a
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A discrete function of the values: its result is a plain array."""
+    return lambda like, *inputs: function(*map(_values, inputs))
+
+
+def _discrete(function: Callable[..., Any]) -> Callable[..., ErrorArray]:
+    """A step function: exact, except where the argument's error reaches over a step."""
+
+    def rule(like: ErrorArray, a: ErrorArray) -> ErrorArray:
+        value = function(a.value)
+        return ErrorArray(value, a.precision, quantum=1.0, unit=unit_of(value, a.precision))
+
+    return rule
+
+
+_COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
+_TESTS = (np.isnan, np.isfinite, np.isinf, np.signbit, np.logical_not)
+_LOGIC = (np.logical_and, np.logical_or, np.logical_xor)
+
+UFUNCS.update(
+    {name: _elementary(name, derivative) for name, derivative in _DERIVATIVES.items()},
+    erf=_scipy("erf"),
+    erfc=_scipy("erfc"),
+    sqrt=sqrt,
+    power=power,
+    float_power=power,
+    absolute=absolute,
+    fabs=absolute,
+    maximum=maximum,
+    minimum=minimum,
+    clip=lambda like, a, low, high: clip(a, low, high),
+)
+UFUNCS.update({f.__name__: _plain(f) for f in (*_COMPARISONS, *_TESTS, *_LOGIC)})
+UFUNCS.update({f.__name__: _discrete(f) for f in (np.sign, np.floor, np.ceil, np.trunc, np.rint)})
+REDUCTIONS.update(
+    maximum=lambda like, a, axis=0, keepdims=False, initial=None: largest(
+        a, axis, None, keepdims, initial
+    ),
+    minimum=lambda like, a, axis=0, keepdims=False, initial=None: smallest(
+        a, axis, None, keepdims, initial
+    ),
+)
+FUNCTIONS.update(
+    {
+        np.where: where,
+        np.clip: clip,
+        np.max: largest,
+        np.amax: largest,
+        np.min: smallest,
+        np.amin: smallest,
+        np.argmax: lambda a, axis=None, out=None, *, keepdims=False: np.argmax(
+            a.value, axis, out, keepdims=keepdims
+        ),
+        np.argmin: lambda a, axis=None, out=None, *, keepdims=False: np.argmin(
+            a.value, axis, out, keepdims=keepdims
+        ),
+    }
+)
