@@ -137,6 +137,11 @@ def matrix(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Callable[[Any
     return lambda rng: scale * rng.standard_normal(shape) + shift
 
 
+def saturating(size: int) -> Callable[[Any], NDArray[Any]]:
+    """Up to ±10, where a sigmoid saturates; exp(12) overflows in float16, and nothing is bounded then."""
+    return lambda rng: np.clip(5.0 * rng.standard_normal(size), -10.0, 10.0)
+
+
 Draw = Callable[[Any], NDArray[Any]]
 REFERENCES: dict[str, tuple[Callable[..., Array], tuple[Draw, ...]]] = {
     "softmax": (softmax, (matrix(16, 200, scale=3.0),)),
@@ -176,8 +181,8 @@ REFERENCES: dict[str, tuple[Callable[..., Array], tuple[Draw, ...]]] = {
     "gelu, tanh": (gelu_tanh, (matrix(2000),)),
     "softplus": (softplus, (matrix(2000, scale=3.0),)),
     "elu": (elu, (matrix(2000, scale=2.0),)),
-    "silu": (silu, (matrix(2000, scale=3.0),)),
-    "sigmoid of large inputs": (sigmoid, (matrix(2000, scale=5.0),)),
+    "silu": (silu, (saturating(2000),)),
+    "sigmoid of large inputs": (sigmoid, (saturating(2000),)),
     "mish": (mish, (matrix(2000, scale=2.0),)),
     "logsumexp": (logsumexp, (matrix(40, 100, scale=3.0),)),
     "cross entropy": (cross_entropy, (matrix(30, 20),)),

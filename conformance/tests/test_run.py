@@ -269,11 +269,20 @@ def test_a_killed_runner_leaves_no_workers_and_a_readable_file(
     assert workers
     runner.kill()
     runner.wait()
-    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    wait_until(lambda: not any(alive(worker) for worker in workers))
     assert not read_results(path).complete
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not yet fetched does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until

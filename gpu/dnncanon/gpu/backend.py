@@ -6,6 +6,7 @@ import numpy as np
 
 from dnncanon.gpu import runtime
 from dnncanon.gpu.conv import (
+    algorithms,
     conv_backward_bias,
     conv_backward_data,
     conv_backward_filter,
@@ -27,6 +28,7 @@ __all__ = [
     "synchronize",
     "to_device",
     "to_host",
+    "workspace_bytes",
 ]
 
 name = "gpu"
@@ -52,6 +54,11 @@ def as_strided(
     return runtime.as_strided(buffer, shape, strides, offset)
 
 
+def workspace_bytes(primitive: str, *tensors: Any, **attributes: Any) -> int:
+    """The size of the workspace that the call takes with ``algorithm="auto"``, exactly."""
+    return algorithms(primitive, *tensors, **attributes)[0].workspace_bytes
+
+
 def synchronize() -> None:
     """Wait until the device has done everything."""
     runtime.device().synchronize()
@@ -66,5 +73,6 @@ def describe() -> dict[str, Any]:
         "gpu": not device.is_host,
         "versions": device.versions(),
         "numerics": {p.name: {row.dtype: "ieee" for row in p.dtypes} for p in offered},
+        "deterministic": {p.name: True for p in offered},
         "errors": "dnncanon",
     }
