@@ -41,6 +41,20 @@ def test_backward_data_visits_each_product_once(mode: str) -> None:
         assert written == list(range(extent)), "each element of dx is written once"
 
 
+def test_a_long_stride_takes_no_more_parts_than_there_are_taps() -> None:
+    """Zeros everywhere first, then the residues by the stride that a tap reaches."""
+    x, w = TensorType("float32", (1, 1, 65538)), TensorType("float32", (1, 1, 3))
+    p = conv_forward.bind(x, w, stride=65537, padding=1).problem
+    parts = list(
+        correlation.backward_data(p, _dense(1, 1, 2), _dense(1, 1, 3), _dense(1, 1, 65538))
+    )
+    assert _written(parts[0]) == list(range(65538))
+    assert _products(parts[0]) == []
+    assert 1 < len(parts) <= 1 + 3
+    products = sorted(product_ for part in parts[1:] for product_ in _products(part))
+    assert products == [(0, 0, 1), (1, 0, 2), (65536, 1, 0), (65537, 1, 1)]
+
+
 def _dense(*shape: int) -> View:
     return View(shape, dense_strides(shape))
 

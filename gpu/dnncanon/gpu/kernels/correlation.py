@@ -28,6 +28,10 @@ Triple = tuple[int, int, int]
 SPATIAL = 3
 
 
+MANY_UNREACHED = 64
+"""Residues without taps from which on zeros are written in one launch and not in one for each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where a tensor's elements are: offset + group·g + outer·(b or j) + inner·(r or j) + Σ spatial."""
@@ -139,7 +143,11 @@ def forward(p: ConvProblem, x: Strided, w: Strided, y: Strided) -> Correlation:
 
 
 def backward_data(p: ConvProblem, dy: Strided, w: Strided, dx: Strided) -> Iterator[Correlation]:
-    """dx as correlations of dy with w, one for each residue of the input position by the stride."""
+    """dx as correlations of dy with w, one for each residue of the input position by the stride.
+
+    They write disjoint parts of dx; only where many residues meet no tap, zeros are written everywhere
+    first, and then the residues that meet one, of which there are no more than taps.
+    """
     whole = _filter(p, w)
     source = _activation(dy, p.out_channels // p.groups)
     out = _activation(dx, p.in_channels // p.groups)
@@ -151,7 +159,12 @@ def backward_data(p: ConvProblem, dy: Strided, w: Strided, dx: Strided) -> Itera
         _pad([pre for pre, _ in p.padding], 0),
         strict=True,
     )
-    for phases in itertools.product(*(list(_phases(*dim)) for dim in dims)):
+    residues = [list(_phases(*dim)) for dim in dims]
+    reached = [[phase for phase in of_dim if phase.taps] for of_dim in residues]
+    if math.prod(map(len, residues)) - math.prod(map(len, reached)) > MANY_UNREACHED:
+        yield _zeros(p, source, whole, out)
+        residues = reached
+    for phases in itertools.product(*residues):
         taps = _triple(phase.taps for phase in phases)
         subset = whole.every([ph.first_tap for ph in phases], [ph.tap_step for ph in phases])
         filters = Layout(subset.offset, subset.group, whole.inner, whole.outer, subset.spatial)
@@ -170,6 +183,25 @@ def backward_data(p: ConvProblem, dy: Strided, w: Strided, dx: Strided) -> Itera
             filter=filters.reversed(taps),
             out=out.every([ph.first_position for ph in phases], _pad(p.stride, 1)),
         )
+
+
+def _zeros(p: ConvProblem, source: Layout, whole: Layout, out: Layout) -> Correlation:
+    """A correlation without taps over all of dx: zeros everywhere, for others to write over."""
+    return Correlation(
+        groups=p.groups,
+        batch=p.batch,
+        channels_out=p.in_channels // p.groups,
+        positions=_pad(p.input_size, 1),
+        channels_in=p.out_channels // p.groups,
+        taps=(0, 0, 0),
+        extents=_pad(p.output_size, 1),
+        step=(1, 1, 1),
+        gap=(1, 1, 1),
+        shift=(0, 0, 0),
+        source=source,
+        filter=Layout(whole.offset, whole.group, whole.inner, whole.outer, whole.spatial),
+        out=out,
+    )
 
 
 def backward_filter(p: ConvProblem, x: Strided, dy: Strided, dw: Strided) -> Correlation:
@@ -218,10 +250,12 @@ def _phases(extent: int, filter_extent: int, u: int, dilation: int, pre: int) ->
     """
     divisor = math.gcd(dilation, u)
     tap_step, gap = u // divisor, dilation // divisor
+    first_taps: dict[int, int] = {}
+    for f in range(min(tap_step, filter_extent)):
+        first_taps.setdefault((f * dilation - pre) % u, f)
     for first in range(min(u, extent)):
         positions = -(-(extent - first) // u)
-        matching = (f for f in range(tap_step) if (f * dilation - first - pre) % u == 0)
-        first_tap = next(matching, filter_extent)
+        first_tap = first_taps.get(first, filter_extent)
         taps = max(0, -(-(filter_extent - first_tap) // tap_step))
         shift = (taps - 1) * gap - (first + pre - first_tap * dilation) // u
         yield _Phase(first, positions, first_tap if taps else 0, tap_step, taps, gap, shift)

@@ -44,7 +44,10 @@ class Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A convolution or one of its gradients, as correlations that write disjoint parts of the output."""
+    """A convolution or one of its gradients, as correlations to be run in order.
+
+    They write disjoint parts of the output, unless the first one writes zeros everywhere.
+    """
 
     dtype: str
     correlations: tuple[Correlation, ...]

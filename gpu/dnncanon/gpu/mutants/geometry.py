@@ -83,8 +83,8 @@ MUTANTS = (
         "padding_ignored_in_residues",
         "attribute",
         "which taps reach which residue is computed without padding",
-        "(f * dilation - first - pre) % u == 0",
-        "(f * dilation - first) % u == 0",
+        "first_taps.setdefault((f * dilation - pre) % u, f)",
+        "first_taps.setdefault((f * dilation) % u, f)",
     ),
     _data(
         "common_divisor_ignored",
