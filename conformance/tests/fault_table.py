@@ -61,6 +61,17 @@ CALLS = (
         "test_hostile.py::test_an_illegal_call_has_to_raise_the_error_of_its_constraint",
     ),
     (
+        "an `out=` of another shape or dtype, whose elements overlap, or in the memory of an input is let "
+        "through, or refused by another error than the backend claims",
+        "FAILED in must-error cases",
+        "test_output_violations.py::test_an_out_that_is_let_through_is_a_failure_that_names_what",
+    ),
+    (
+        "an output or an input is written before an `out=` is refused",
+        "FAILED in must-error cases",
+        "test_output_violations.py::test_nothing_may_be_written_before_it_is_refused",
+    ),
+    (
         "`numpy.matmul` is replaced while the backend is loaded",
         "refused, exit code 2",
         "test_hostile.py::test_a_backend_that_replaces_numpy_while_loading_is_refused",

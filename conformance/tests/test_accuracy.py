@@ -22,7 +22,7 @@ from dnncanon.conformance.accuracy import (
 )
 from dnncanon.conformance.bounds import half_spacing, spacing
 from dnncanon.reference.rounding import rounded
-from dnncanon.spec import DTYPES
+from dnncanon.spec import DTYPES, FLOATS
 from dnncanon.spec.numerics import FAST_MATH, LIBRARY
 
 Array = NDArray[Any]
@@ -243,6 +243,35 @@ def test_a_constant_is_rounded_if_the_format_does_not_hold_it() -> None:
     assert (0.1 * a).deviation() ** 2 == pytest.approx(2 * U2 * 0.4**2, rel=1e-9, abs=0)
 
 
+def relative_deviation_of_product(*exponents: float) -> float:
+    product: Any = np.prod(carrying(np.exp2(exponents)))
+    return float(product.deviation() / product.value)
+
+
+def test_a_product_some_factors_of_which_overflow_has_no_bound() -> None:
+    assert relative_deviation_of_product(100, 100, -100) == np.inf
+    assert relative_deviation_of_product(100, 20, -100) < 1e-6
+    assert relative_deviation_of_product(100, 100) < 1e-6  # it is Inf in any order
+
+
+def test_a_product_some_factors_of_which_underflow_loses_digits() -> None:
+    # 2^-130 is one of the multiples of 2^-149: off by 2^-150, which is 2^-20 of it.
+    assert relative_deviation_of_product(-100, 100, -30) == pytest.approx(2**-20 / 3**0.5, rel=0.01)
+    assert relative_deviation_of_product(-100, 100, -100) == pytest.approx(3**-0.5, rel=0.01)
+    assert relative_deviation_of_product(-100, 20, -20) < 1e-6
+
+
+def test_an_infinite_product_some_factors_of_which_underflow_may_be_nan() -> None:
+    def may_be_nan(*factors: float) -> Any:
+        with np.errstate(invalid="ignore"):
+            product: Any = np.prod(carrying(factors))
+        return product.reshape(1).may_be_nan.tolist()
+
+    assert may_be_nan(np.inf, 2.0**-100, 2.0**-100) == [True]  # Inf·0
+    assert may_be_nan(np.inf, 2.0**-100, 2.0**-40) == [False]
+    assert may_be_nan(2.0**-100, 2.0**-100) == [False]
+
+
 def test_a_matrix_product_is_products_and_their_sum() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((3, 5)), rng.standard_normal((5, 2))
@@ -344,6 +373,11 @@ ELEMENTWISE: dict[str, tuple[Function, float]] = {
     "cosh": (np.cosh, -1.2),
     "sin": (np.sin, 0.4),
     "cos": (np.cos, 0.9),
+    "tan": (np.tan, 1.1),
+    "arctan2": (lambda x: np.arctan2(x, 0.75), 0.9),
+    "arctan2 of the other": (lambda x: np.arctan2(0.75, x), 0.9),
+    "remainder": (lambda x: np.fmod(x, 1.0), 2.6),
+    "remainder by it": (lambda x: np.fmod(7.0, x), 1.6),
     "erf": (special.erf, 0.8),
     "erfc": (special.erfc, 0.8),
     "sqrt": (np.sqrt, 7.3),
@@ -397,11 +431,64 @@ def test_what_every_library_gets_right_has_no_error() -> None:
     assert other.has_errors
 
 
+def test_an_angle_of_zero_has_no_error() -> None:
+    angles: list[Any] = [np.arctan2(carrying([0.0]), carrying([x])) for x in (2.0, -2.0)]
+    assert [angle.has_errors for angle in angles] == [False, True]  # the other one is π
+
+
+def test_a_remainder_is_exact_and_jumps_where_errors_reach_a_multiple() -> None:
+    exact: Any = np.fmod(carrying([1e30, -0.7, 5.0]), carrying([0.3]))
+    assert not exact.has_errors
+    assert exact.value.tolist() == np.fmod([1e30, -0.7, 5.0], 0.3).tolist()
+    a: Any = ErrorArray(np.array([2.5, 3.0, 2.99999]), FLOAT32, 1e-10)
+    deviation = np.fmod(a, 1.0).deviation()
+    assert deviation[0] == pytest.approx(1e-5)
+    assert 8 * deviation[1:] == pytest.approx([1.0, 1.0], rel=1e-3)
+
+
+def test_values_far_below_the_largest_still_have_an_error() -> None:
+    """Of float64, whose squares would underflow: 1e-250 beside 1 may be off by more than nothing."""
+    results: Any = np.exp(carrying([0.0, -575.0], Precision.of(DTYPES["float64"])))
+    assert results.deviation()[1] > 3 * 2.0**-53 * 1e-250
+
+
+def test_functions_of_infinity_have_no_error_that_is_nan() -> None:
+    with np.errstate(invalid="ignore"):
+        results: list[Any] = [f(carrying([-np.inf])) for f in (np.exp, np.expm1, np.tanh)]
+    assert all(np.isfinite(result.variance).all() for result in results)
+
+
 def test_a_root_near_zero_has_no_infinite_error() -> None:
     """√(0 ± δ) is off by √δ at most, and √(1 ± δ) by δ/2."""
     roots: Any = np.sqrt(ErrorArray(np.array([0.0, 1.0]), FLOAT32, 1e-12))
     assert roots.deviation()[0] == pytest.approx(1e-3, rel=1e-3)
     assert roots.deviation()[1] == pytest.approx(0.5e-6, rel=0.01)
+
+
+def test_a_power_below_one_has_no_infinite_error_near_zero() -> None:
+    """(0 ± δ)^e is off by δ^e at most, and (1 ± δ)^e by e·δ."""
+    roots: Any = np.power(ErrorArray(np.array([0.0, 1.0]), FLOAT32, 1e-12), 0.4)
+    assert roots.deviation()[0] == pytest.approx(1e-6**0.4, rel=1e-3)
+    assert roots.deviation()[1] == pytest.approx(0.4e-6, rel=0.1)
+
+
+def test_a_power_of_an_exact_zero_is_sure() -> None:
+    """Also where the exponent, such as 0.4, is rounded: 0^b·log 0 is 0."""
+    powers: Any = np.power(carrying([0.0, 2.0]), 0.4)
+    assert powers.deviation()[0] == 0.0
+    assert powers.deviation()[1] > 0.0
+
+
+@pytest.mark.parametrize("error", [np.nan, np.inf])
+@pytest.mark.parametrize("left_out", [[[3.0, 5.0]], [[3.0], [5.0]]], ids=["alone", "broadcast"])
+def test_what_a_selection_leaves_out_has_no_part_in_its_error(
+    left_out: list[list[float]], error: float
+) -> None:
+    condition = np.array([[True, False], [True, False]])
+    kept = ErrorArray(np.ones((2, 2)), FLOAT32, 1e-12)
+    selected: Any = np.where(condition, kept, ErrorArray(np.array(left_out), FLOAT32, error))
+    assert np.allclose(selected.total_variance()[:, 0] * selected.unit**2, 1e-12)
+    assert not np.isfinite(selected.total_variance()[:, 1]).any()
 
 
 def test_the_exponential_of_minus_infinity_is_sure() -> None:
@@ -595,7 +682,7 @@ def test_a_quantum_below_the_subnormals_is_none() -> None:
 
 # --- Units in the last place ----------------------------------------------------------------------
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
+dtypes = pytest.mark.parametrize("dtype", FLOATS)
 
 
 @dtypes

@@ -125,6 +125,21 @@ def test_the_canonical_text_of_a_line(line: str, text: str) -> None:
     assert canonical(text) == text
 
 
+def test_an_attribute_named_like_a_word_of_the_case_has_another_word() -> None:
+    line = "dropout_forward x=float32[2] probability=0.5 attribute.seed=7 fill=normal seed=9"
+    case = Case.parse(line)
+    assert str(case) == line
+    assert (case.seed, case.arguments.attributes["seed"]) == (9, 7)
+    with pytest.raises(CaseError, match="the attribute seed is missing"):
+        Case.parse("rng_uniform shape=2,3 seed=9")
+
+
+def test_without_tensors_there_are_no_data() -> None:
+    case = Case.parse("rng_uniform shape=2,3 attribute.seed=7 fill=mixed seed=9 after=10 runs=2")
+    assert str(case) == "rng_uniform shape=2,3 attribute.seed=7 fill=normal seed=0 runs=2"
+    assert (case.dtype, case.layer) == ("float32", "bounded")
+
+
 def test_equal_calls_are_equal_cases() -> None:
     tensors = {
         "w": TensorType("float32", (2, 2, 3, 3), dense_strides((2, 2, 3, 3))),

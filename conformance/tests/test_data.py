@@ -8,11 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnncanon.conformance.data import FILLS, random_bits, values
-from dnncanon.spec import DTYPES
+from dnncanon.spec import (
+    BOOLEAN,
+    DTYPES,
+    FLOATS,
+    POSITIVE,
+    UNIT,
+    index_below,
+    integers_between,
+)
 
 MASK = 2**64 - 1
 fills = pytest.mark.parametrize("fill", FILLS)
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
+dtypes = pytest.mark.parametrize("dtype", FLOATS)
 
 
 def splitmix64(start: int, index: int) -> int:
@@ -263,3 +271,67 @@ def test_special_leaves_finite_and_non_finite_sums(dtype: str, length: int) -> N
     x = values("special", 2, "x", 200 * length, dtype, length).reshape(200, length)
     finite = np.isfinite(x).all(axis=1).mean()
     assert 0.2 < finite < 0.9
+
+
+# --- Integers, and values that a tensor may hold --------------------------------------------------
+
+INTEGERS = [row.name for row in DTYPES.values() if row.kind == "integer"]
+
+
+@fills
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_tensors_hold_integers_of_their_type(fill: str, dtype: str) -> None:
+    x = values(fill, 3, "x", 5_000, dtype, 10)
+    row = DTYPES[dtype]
+    assert (x == np.rint(x)).all()
+    assert row.min <= x.min()
+    assert x.max() <= row.max
+    assert np.unique(x).size >= 2
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_special_integers_are_the_ends_of_the_type(dtype: str) -> None:
+    x = values("special", 3, "x", 1_000, dtype, 10)
+    assert (x.min(), x.max()) == (DTYPES[dtype].min, DTYPES[dtype].max)
+
+
+@fills
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"])
+def test_narrow_floats_do_not_overflow_unless_they_can(fill: str, dtype: str) -> None:
+    x = values(fill, 3, "x", 5_000, dtype, 10)
+    row = DTYPES[dtype]
+    assert row.has_infinity or np.nanmax(np.abs(x)) <= row.max
+
+
+@fills
+def test_indices_exist_whatever_the_fill(fill: str) -> None:
+    below = index_below(lambda problem: 7)
+    x = values(fill, 3, "i", 5_000, "int32", 10, below, below.limit(None))
+    assert np.unique(x).tolist() == list(range(7))
+
+
+@fills
+def test_integers_lie_between_their_limits(fill: str) -> None:
+    between = integers_between(2, lambda problem: 5)
+    x = values(fill, 3, "i", 5_000, "int32", 10, between, between.limit(None))
+    assert np.unique(x).tolist() == [2, 3, 4]
+
+
+@fills
+def test_truth_values_are_0_and_1_about_equally_often(fill: str) -> None:
+    x = values(fill, 3, "mask", 10_000, "float32", 10, BOOLEAN)
+    assert np.unique(x).tolist() == [0, 1]
+    assert x.mean() == pytest.approx(0.5, abs=0.03)
+
+
+@fills
+def test_positive_values_are(fill: str) -> None:
+    x = values(fill, 3, "variance", 10_000, "float32", 10, POSITIVE)
+    assert (x[~np.isnan(x)] > 0).all()
+
+
+@fills
+def test_unit_values_lie_in_the_unit_interval(fill: str) -> None:
+    x = values(fill, 3, "p", 10_000, "float32", 10, UNIT)
+    assert x.min() >= 0
+    assert x.max() < 1

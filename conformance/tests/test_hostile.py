@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dnncanon.conformance import execute, verdict
-from dnncanon.conformance.backends import BackendError, load
+from dnncanon.conformance.backends import Backend, BackendError, load
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.pool import Pool
 from dnncanon.reports import CaseResult, Verdict
@@ -109,6 +110,44 @@ def test_children_end_with_their_worker(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(children) == 2
         assert all(map(alive, children))
     assert not living(path)
+
+
+def raised(error: BaseException) -> CaseResult:
+    def conv_forward(*tensors: Any, **attributes: Any) -> Any:
+        raise error
+
+    return execute.execute(Backend("b", SimpleNamespace(conv_forward=conv_forward)), case())
+
+
+HEADLINES: dict[str, tuple[BaseException, str]] = {
+    "one line": (RuntimeError("no luck"), "RuntimeError: no luck"),
+    "several lines": (RuntimeError("no luck\nsecond\nthird"), "RuntimeError: no luck"),
+    "an empty line first": (RuntimeError("\n\n  no luck\nsecond"), "RuntimeError: no luck"),
+    "a colon at the end": (RuntimeError("no luck:\nsecond"), "RuntimeError: no luck:"),
+    "no message": (RuntimeError(), "RuntimeError"),
+    "the place first": (
+        SyntaxError("no such word", ("kernel.py", 3, 1, "let x = 1\n")),
+        "SyntaxError: no such word",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HEADLINES)
+def test_an_error_is_headed_by_its_kind_and_the_first_line_of_its_message(kind: str) -> None:
+    error, headline = HEADLINES[kind]
+    result = raised(error)
+    assert result.verdict is Verdict.ERROR
+    assert result.message.splitlines()[0] == headline
+    assert "in conv_forward" in result.message
+    assert all(said in result.message for said in ("second", "third") if said in str(error))
+
+
+def test_what_python_prints_with_a_headline_follows_it() -> None:
+    noted = RuntimeError("no luck")
+    noted.add_note("on a Monday")
+    assert raised(noted).message.startswith("RuntimeError: no luck\non a Monday\n")
+    place, _ = HEADLINES["the place first"]
+    assert 'SyntaxError: no such word\n  File "kernel.py", line 3' in raised(place).message
 
 
 # --- Several calls --------------------------------------------------------------------------------

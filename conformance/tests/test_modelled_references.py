@@ -13,8 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import special
 
-from dnncanon.conformance.accuracy import ErrorArray, Precision, quantum_of, unit_of
-from dnncanon.conformance.bounds import SIGMAS
+from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision, quantum_of, unit_of
 from dnncanon.conformance.calibration import Blocked, NumPyOrder, Sequential
 from dnncanon.spec import DTYPES
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+from scipy import special
 
-from dnncanon.conformance.accuracy import ErrorArray, Precision
-from dnncanon.conformance.bounds import SIGMAS, expectations
+from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision
+from dnncanon.conformance.bounds import expectations
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.data import FILLS
 from dnncanon.conformance.execute import inputs
@@ -238,6 +239,32 @@ def test_approximate_functions_are_within_their_class_and_beyond_ieee(
     assert name != "tanh" or (wrong > 100 * SIGMAS * spread[1]).all()
 
 
+def test_a_power_by_way_of_approximate_logarithms_is_within_fast_math() -> None:
+    """2^(b·log2(a)) with the largest errors documented: near a = 1 that of log2(a) is an absolute one."""
+    generator = np.random.default_rng(1)
+    a = np.concatenate([generator.uniform(0.05, 8, 500), 1.0 + generator.uniform(-0.01, 0.01, 500)])
+    logarithm = np.log2(a)
+    b = generator.uniform(-40, 40, a.size) / np.maximum(1.0, np.abs(logarithm))
+    wrong_by = np.where(
+        np.abs(a - 1.25) <= 0.75, 2.0**-22, 2.5 * np.spacing(np.abs(logarithm).astype(F32))
+    )
+    argument = b * (logarithm + np.sign(b) * wrong_by)
+    got = np.exp2(argument + np.abs(argument) * 2.0**-24)
+    got = got + 2.0 * np.spacing(got.astype(F32))
+    precision = Precision.of(DTYPES["float32"], functions=FAST_MATH)
+    modelled: Any = np.power(ErrorArray(a, precision), ErrorArray(b, precision))
+    used = np.abs(got - a**b) / (SIGMAS * modelled.deviation())
+    assert 0.1 < used.max() < 0.6
+
+
+def test_a_power_of_zero_is_one_without_error() -> None:
+    zeros = ErrorArray(np.zeros(3), Precision.of(DTYPES["float32"]))
+    exponents = ErrorArray(np.array([0.0, 1.5, 2.5]), zeros.precision)
+    result: Any = np.power(zeros, exponents)
+    assert result.value.tolist() == [1.0, 0.0, 0.0]
+    assert np.isfinite(result.deviation()).all()
+
+
 def test_only_convolution_in_float32_may_be_by_transforms() -> None:
     from dnncanon.spec import primitives
     from dnncanon.spec.numerics import WINOGRAD, permits
@@ -248,3 +275,38 @@ def test_only_convolution_in_float32_may_be_by_transforms() -> None:
             assert not fast or (primitive.family == "conv" and row.dtype == "float32")
             assert permits(row.numerics, "winograd(4,3)") == (WINOGRAD in row.numerics)
             assert not permits(row.numerics, WINOGRAD)
+
+
+# --- Saturating functions -------------------------------------------------------------------------
+
+
+def textbook_gelu(x: Array) -> Array:
+    return np.asarray(F32(0.5) * x * (F32(1.0) + special.erf(x * F32(0.5**0.5))), F32)
+
+
+def textbook_gelu_tanh(x: Array) -> Array:
+    u = F32((2.0 / np.pi) ** 0.5) * (x + F32(0.044715) * x * x * x)
+    return np.asarray(F32(0.5) * x * (F32(1.0) + np.tanh(u)), F32)
+
+
+def textbook_sigmoid(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(F32(1.0) / (F32(1.0) + np.exp(-x)), F32)
+
+
+@pytest.mark.parametrize(
+    ("mode", "function"),
+    [("gelu", textbook_gelu), ("gelu_tanh", textbook_gelu_tanh), ("sigmoid", textbook_sigmoid)],
+)
+@pytest.mark.parametrize("fill", ["mixed", "large"])
+def test_textbook_activations_are_saturating(mode: str, function: Any, fill: str) -> None:
+    line = f"activation_forward x=float32[64,256] mode={mode} fill={fill} seed=3"
+    case = Case.parse(line)
+    tensors = {name: guarded.view() for name, guarded in inputs(case).items()}
+    verdicts = {}
+    for numerics in ("saturating", "ieee"):
+        expected = expectations(case.call, tensors, numerics)
+        verdicts[numerics] = judge(("y",), [function(tensors["x"])], expected, []).verdict
+    assert verdicts["saturating"] is Verdict.PASSED
+    if fill == "mixed" and mode != "sigmoid":  # values in the tail, not beyond it
+        assert verdicts["ieee"] is Verdict.FAILED

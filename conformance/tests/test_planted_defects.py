@@ -11,8 +11,8 @@ import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from dnncanon.conformance.accuracy import ErrorArray, Precision
-from dnncanon.conformance.bounds import SIGMAS, expectations
+from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision
+from dnncanon.conformance.bounds import expectations
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.data import FILLS, values
 from dnncanon.conformance.execute import inputs

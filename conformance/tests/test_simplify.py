@@ -25,12 +25,18 @@ class Here:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.introduction = {"offered": backend.offered(), "raises_spec_errors": False}
+        self.introduction = {
+            "offered": backend.offered(),
+            "raises_spec_errors": False,
+            "accepts_out": False,
+        }
 
     def run(self, case: Case) -> CaseResult:
         return execute(self.backend, case)
 
-    def submit(self, case: Case, on_result: Callable[[CaseResult], None]) -> None:
+    def submit(
+        self, case: Case, on_result: Callable[[CaseResult], None], worker: int | None = None
+    ) -> None:
         on_result(self.run(case))
 
 
@@ -176,3 +182,31 @@ def test_a_boundary_case_is_reduced_as_well() -> None:
     case = Case.parse("conv_forward x=float32[1,1,65537] w=float32[1,1,2] padding=1 seed=3")
     simple = simplified(case, lambda c: c.arguments.tensors["x"].shape[2] >= 40_000)
     assert str(simple) == ("conv_forward x=float32[1,1,40000] w=float32[1,1,1] fill=normal seed=0")
+
+
+def test_tensors_of_several_ranks_are_reduced_together() -> None:
+    case = Case.parse(
+        "reduce_backward dy=float32[3,5] x=float32[3,4,5] op=norm1 axes=1 fill=mixed seed=3"
+    )
+    simple = simplified(case, lambda c: c.arguments.tensors["x"].shape[1] >= 2)
+    assert str(simple) == (
+        "reduce_backward dy=float32[1] x=float32[1,2] op=norm1 axes=1 fill=normal seed=0"
+    )
+
+
+def test_a_primitive_without_tensors_is_reduced_in_its_attributes() -> None:
+    case = Case.parse(
+        "rng_normal shape=3,4,50 attribute.seed=18446744073709551615 subsequence=7 offset=100 std=30.0 "
+        "fill=mixed seed=3 runs=2"
+    )
+    simple = simplified(case, lambda c: c.call.outputs[0].size >= 6)
+    assert str(simple) == "rng_normal shape=6 attribute.seed=0 fill=normal seed=0"
+    simple = simplified(case, lambda c: c.call.problem.stream.offset >= 9)
+    assert str(simple) == "rng_normal shape=1 attribute.seed=0 offset=9 fill=normal seed=0"
+
+
+def test_an_output_with_strides_may_gain_a_dim_on_the_way() -> None:
+    """Summed over one axis less, which is tried, it has two dims, but strides for one."""
+    case = Case.parse("reduce_forward x=float32[2,3,4] y=:(2) op=add axes=0,2")
+    simple = simplified(case, lambda c: (first(c).rank, c.call.outputs[0].rank) == (3, 1))
+    assert str(simple) == "reduce_forward x=float32[1,1,1] op=add axes=0,1 fill=normal seed=0"

@@ -1,13 +1,16 @@
 """Synthetic outputs against synthetic expectations: what passes, what fails, and what the message says."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dnncanon.conformance.bounds import Expected, Sharing, half_spacing, spacing
+import dnncanon.reference as ref
+from dnncanon import spec
+from dnncanon.conformance.bounds import Expected, Sharing, expectations, half_spacing, spacing
 from dnncanon.conformance.verdict import (
     BIAS_LIMIT,
     MAX_SAMPLE,
@@ -18,7 +21,7 @@ from dnncanon.conformance.verdict import (
 )
 from dnncanon.reference.rounding import rounded
 from dnncanon.reports import ULP_BINS, ULP_EDGES, Verdict
-from dnncanon.spec import DTYPES
+from dnncanon.spec import DTYPES, FLOATS
 
 Floats = NDArray[np.float64]
 INF, NAN = np.inf, np.nan
@@ -172,7 +175,7 @@ def test_within_the_bound_of_the_edge_both_overflow_and_the_largest_number_are_r
         assert verdict_on([-INF], expected).verdict is Verdict.FAILED
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_what_the_reference_rounds_is_right_at_every_edge(dtype: str) -> None:
     row = DTYPES[dtype]
     edges = [row.max, 0.999 * row.max, row.smallest_normal, row.smallest_subnormal, 0.0]
@@ -244,7 +247,7 @@ def test_each_wrong_output_has_its_line_and_figures_are_the_worst() -> None:
 # --- ULPs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_the_histogram_counts_units_in_the_last_place(dtype: str) -> None:
     """Errors of 0, 1, 2, 3 units at 1, and of one at 0, a subnormal and 2."""
     row = DTYPES[dtype]
@@ -430,6 +433,19 @@ def test_a_matrix_product_of_operands_with_errors_raises_no_alarm_if_the_model_k
         expected = Expected(value, 8 * deviation, deviation, nowhere, DTYPES["float64"], sharing)
         result = verdict_on(value + error @ factors, expected)
         assert result.verdict is Verdict.PASSED, result.message
+
+
+def test_elements_equally_far_above_a_number_share_their_last_rounding() -> None:
+    """x − c in float16, x of few bits: all of a binade are rounded by the same amount."""
+    x = rounded(random_values(0, 8192), "float16")
+    call = spec.softmax_forward.bind(x, variant="log")
+    (expected,) = expectations(call, {"x": x}, "ieee")
+    y = ref.softmax_forward(x, variant="log")
+    known = judge(["y"], [y], [expected], [x]).bias
+    unknown = judge(["y"], [y], [replace(expected, sharing=None)], [x]).bias
+    assert known is not None
+    assert unknown is not None
+    assert abs(known) < BIAS_LIMIT / 2 < abs(unknown)
 
 
 # --- The distribution of errors -------------------------------------------------------------------

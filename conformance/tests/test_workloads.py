@@ -7,11 +7,12 @@ import pytest
 
 from dnncanon import spec
 from dnncanon.conformance.workloads import WORKLOADS, Layer, arguments
+from dnncanon.spec.conv import ConvProblem
 
 DIRECTIONS = ("conv_forward", "conv_backward_data", "conv_backward_filter")
 
 
-def problem(layer: Layer) -> spec.conv.ConvProblem:
+def problem(layer: Layer) -> ConvProblem:
     call = spec.conv_forward.bind_arguments(arguments(layer, "conv_forward", "float32"))
     return call.problem
 

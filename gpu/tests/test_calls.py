@@ -36,7 +36,7 @@ Y_SHAPE = (1, 3, 3, 3)
             "auto, implicit_gemm",
         ),
         (lambda: gpu.conv_forward(X, W, math="tf32"), Unsupported, 'pass math="ieee"'),
-        (lambda: gpu.conv_forward(X, W, math="exact"), AttributeValueError, "pass one of ieee"),
+        (lambda: gpu.conv_forward(X, W, math="precise"), AttributeValueError, "pass one of ieee"),
         (
             lambda: gpu.conv_forward(X, W, out=np.empty((1, 3, 3, 4), np.float32)),
             ShapeError,

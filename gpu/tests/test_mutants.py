@@ -22,6 +22,7 @@ ATTACKED = {
     "dnncanon.gpu.kernels.epilogue",
     "dnncanon.gpu.kernels.indexing",
     "dnncanon.gpu.kernels.plan",
+    "dnncanon.gpu.primitive",
     "dnncanon.gpu.runtime.array",
     "dnncanon.gpu.runtime.interop",
     "dnncanon.gpu.runtime.launching",

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnncanon.reference.rounding import rounded
-from dnncanon.spec import DTYPES, DType
+from dnncanon.spec import DTYPES, FLOATS, DType
 
-ROWS = list(DTYPES.values())
+ROWS = list(FLOATS.values())
 each_dtype = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
@@ -136,3 +136,59 @@ def test_nan_and_inf_stay(row: DType) -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (2, 3)])
 def test_shapes_are_kept(row: DType, shape: tuple[int, ...]) -> None:
     assert rounded(np.zeros(shape), row.name).shape == shape
+
+
+# --- Integers, truth values and 8-bit floats ------------------------------------------------------
+
+INTEGERS = [row for row in DTYPES.values() if row.kind == "integer"]
+EIGHT_BITS = [row for row in DTYPES.values() if row.is_float and row.itemsize == 1]
+each_integer = pytest.mark.parametrize("row", INTEGERS, ids=lambda row: row.name)
+each_eight_bit = pytest.mark.parametrize("row", EIGHT_BITS, ids=lambda row: row.name)
+
+
+@each_integer
+def test_integers_round_ties_to_even(row: DType) -> None:
+    values = np.array([0.5, 1.5, 2.5, 2.6, 3.4])
+    assert rounded(values, row.name).tolist() == [0, 2, 2, 3, 3]
+
+
+@each_integer
+def test_integers_saturate_and_nan_gives_0(row: DType) -> None:
+    info = np.iinfo(row.numpy)
+    values = np.array([1e30, np.inf, -1e30, -np.inf, np.nan])
+    assert rounded(values, row.name).tolist() == [info.max, info.max, info.min, info.min, 0]
+
+
+@each_integer
+def test_integers_of_integers_are_exact(row: DType) -> None:
+    values = np.array([-(2**62) - 1, -1, 0, 1, 2**62 + 1])
+    assert (
+        rounded(values, row.name).tolist() == np.clip(values, int(row.min), int(row.max)).tolist()
+    )
+
+
+def test_everything_but_0_is_true() -> None:
+    values = np.array([0.0, -0.0, 0.5, -1.0, np.nan, np.inf])
+    assert rounded(values, "bool").tolist() == [False, False, True, True, True, True]
+
+
+@each_eight_bit
+def test_eight_bit_floats_round_to_the_nearest_of_all_numbers(row: DType) -> None:
+    codes = np.arange(2**4 if row.name == "float4_e2m1fn" else 2**8, dtype=np.uint8)
+    numbers = np.unique(codes.view(row.numpy).astype(np.float64))
+    numbers = numbers[np.isfinite(numbers)]
+    between = (numbers[1:] + numbers[:-1]) / 2
+    probes = np.concatenate(
+        [numbers, between, np.nextafter(between, 0), np.nextafter(between, 1e9)]
+    )
+    got = rounded(probes, row.name).astype(np.float64)
+    nearest = np.abs(probes[:, None] - numbers).min(axis=1)
+    assert (np.abs(got - probes) == nearest).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "beyond"), [("float8_e4m3fn", np.nan), ("float8_e5m2", np.inf), ("float4_e2m1fn", 6)]
+)
+def test_overflow_of_eight_bit_floats(dtype: str, beyond: float) -> None:
+    got = rounded(np.array([1e6]), dtype).astype(np.float64)
+    assert np.array_equal(got, [beyond], equal_nan=True)

@@ -167,6 +167,28 @@ class Page:
             mobile=False,
         )
 
+    def emulate(self, *, media: str = "", dark: bool = False) -> None:
+        """Show the page as on paper (media "print"), or as the system's dark theme has it."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._browser.call(
+            "Emulation.setEmulatedMedia", self._session, media=media, features=[scheme]
+        )
+
+    def press(self, key: str) -> None:
+        """Press and release a key, such as Tab or Enter."""
+        code = {"Tab": 9, "Enter": 13}[key]
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self._browser.call(
+                "Input.dispatchKeyEvent",
+                self._session,
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                **(text if kind == "keyDown" else {}),
+            )
+
     @property
     def errors(self) -> list[str]:
         """What the console holds of errors and warnings, exceptions included."""

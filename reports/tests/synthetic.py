@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hypothesis import strategies as st
@@ -64,6 +65,8 @@ def measured(line: str, **fields: Any) -> CaseResult:
         "max_error": 0.25,
         "p99_error": 0.2,
         "bias": -0.5,
+        "mean_square": 0.25,
+        "sampled": 80,
         "max_ulp": 1.5,
         "ulp_histogram": (70, 20, 8, 2),
         "elements": 100,
@@ -71,6 +74,19 @@ def measured(line: str, **fields: Any) -> CaseResult:
         "seconds_total": 0.01,
     }
     return case(line, **(figures | fields))
+
+
+def discrete(line: str, wrong: int = 0, **fields: Any) -> CaseResult:
+    """A case whose output is discrete: so many of its 100 elements are wrong."""
+    verdict = "FAILED" if wrong else "PASSED"
+    figures: dict[str, Any] = {
+        "dtype": "int32",
+        "max_error": math.inf if wrong else 0.0,
+        "p99_error": 0.0,
+        "wrong_elements": wrong,
+        "elements": 100,
+    }
+    return case(line, verdict, **(figures | fields))
 
 
 # --- strategies -----------------------------------------------------------------------------------
@@ -99,8 +115,11 @@ any_case = st.builds(
     max_error=numbers,
     p99_error=numbers,
     bias=numbers,
+    mean_square=numbers,
+    sampled=st.integers(0, 10**12),
     max_ulp=numbers,
     ulp_histogram=st.lists(st.integers(0, 10**12), max_size=ULP_BINS).map(tuple),
+    wrong_elements=st.none() | st.integers(0, 10**12),
     elements=st.integers(0, 10**12),
     seconds=durations,
     seconds_total=durations,

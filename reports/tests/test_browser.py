@@ -156,6 +156,121 @@ def test_copying_gives_the_command(page: chromium.Page) -> None:
     assert page.run("copied") == "dnncanon repro 'small' --backend gpu"
 
 
+# --- the table of accuracy ------------------------------------------------------------------------
+
+ACCURACY = "[...document.querySelectorAll('#accuracy-table > tbody')].filter((b) => !b.hidden)"
+ACCURACY_DTYPES = f"{ACCURACY}.map((body) => body.dataset.dtype)"
+
+
+def choose(page: chromium.Page, name: str, value: str) -> None:
+    page.run(f"""
+      var list = document.getElementById("accuracy-{name}");
+      list.value = "{value}";
+      list.dispatchEvent(new Event("input"));
+    """)
+
+
+def test_the_table_of_accuracy_is_filtered_by_primitive_and_dtype(page: chromium.Page) -> None:
+    assert page.run(ACCURACY_DTYPES) == ["float32", "bfloat16", "float16"]
+    choose(page, "dtype", "float16")
+    assert page.run(ACCURACY_DTYPES) == ["float16"]
+    assert page.run("document.getElementById('accuracy-state').textContent") == "1 of 3 shown"
+    choose(page, "dtype", "")
+    choose(page, "primitive", "conv_forward")
+    assert len(page.run(ACCURACY_DTYPES)) == 3
+
+
+def test_a_figure_of_the_overview_leads_to_its_row(page: chromium.Page) -> None:
+    page.run("document.querySelector('.heat a[data-dtype=bfloat16]').click()")
+    assert page.run(ACCURACY_DTYPES) == ["bfloat16"]
+    assert page.run("location.hash") == "#accuracy-table"
+
+
+def test_the_table_of_accuracy_sorts_by_every_figure(page: chromium.Page) -> None:
+    """Descending first; what was not measured comes last."""
+    heads = page.run("[...document.querySelectorAll('#accuracy-table th[scope=col]')].length")
+    for index in range(heads):
+        page.run(f"document.querySelectorAll('#accuracy-table .sort')[{index}].click()")
+        assert len(page.run(ACCURACY_DTYPES)) == 3
+    page.run("""
+      [...document.querySelectorAll("#accuracy-table .sort")]
+        .find((button) => button.textContent.includes("bound")).click();
+    """)
+    assert page.run(ACCURACY_DTYPES) == ["bfloat16", "float16", "float32"]
+    assert page.errors == []
+
+
+def test_the_worst_case_of_a_row_is_copied_as_a_command(page: chromium.Page) -> None:
+    page.run("""
+      var copied = null;
+      Object.defineProperty(navigator, "clipboard", { value: { writeText: async (t) => { copied = t; } } });
+      document.querySelector("#accuracy-table [data-dtype=float16] [data-copy]").click();
+    """)
+    page.wait("copied")
+    assert page.run("copied") == "dnncanon repro 'a b=float16' --backend gpu"
+
+
+def test_all_of_the_table_of_accuracy_is_reached_by_the_keyboard(page: chromium.Page) -> None:
+    """Tab goes through the lists, the table, its sort buttons and every copy button."""
+    controls = page.run("""
+      document.querySelectorAll("#accuracy select[id^=accuracy-], #accuracy-table button").length
+    """)
+    page.run("document.querySelector('.heat:last-of-type a, .heat a').focus()")
+    reached = set()
+    for _ in range(60):
+        page.press("Tab")
+        reached.add(
+            page.run("""(() => {
+              const all = [...document.querySelectorAll(
+                "#accuracy select[id^=accuracy-], #accuracy-table button")];
+              return all.indexOf(document.activeElement);
+            })()""")
+        )
+    assert reached - {-1} == set(range(controls))
+
+
+def test_enter_sorts(page: chromium.Page) -> None:
+    page.run("document.querySelector('#accuracy-table .sort').focus()")
+    page.press("Enter")
+    head = "document.querySelector('#accuracy-table th').getAttribute('aria-sort')"
+    assert page.run(head) == "ascending"
+
+
+def test_the_table_of_accuracy_prints_whole_and_without_controls(page: chromium.Page) -> None:
+    page.emulate(media="print")
+    page.resize(718, 1000)  # A4 with margins of 1 cm
+    shown = "[...document.querySelectorAll('{}')].filter((e) => e.checkVisibility()).length"
+    assert page.run(shown.format("#accuracy select, #accuracy-table .copy")) == 0
+    assert page.run(shown.format("#accuracy-table svg.bars")) == 2
+    table = "document.getElementById('accuracy-table')"
+    assert page.run(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_figures_and_bars_can_be_told_from_their_ground(page: chromium.Page, dark: bool) -> None:
+    """WCAG 2.1: 4.5 to 1 for text, 3 to 1 for graphics."""
+    page.emulate(dark=dark)
+    page.run(
+        """
+      var light = (color) => color.match(/[0-9.]+/g).slice(0, 3)
+        .map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+      var ground = (e) => {
+        const color = getComputedStyle(e).backgroundColor;
+        return color === "rgba(0, 0, 0, 0)" && e.parentElement ? ground(e.parentElement) : color;
+      };
+      var contrast = (e, property) => {
+        const [a, b] = [light(getComputedStyle(e)[property]), light(ground(e))];
+        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+      };
+      var least = (selector, property) =>
+        Math.min(...[...document.querySelectorAll(selector)].map((e) => contrast(e, property)));
+    """
+    )
+    assert page.run("least('#accuracy-table td, #accuracy-table th, .shares', 'color')") >= 4.5
+    assert page.run("least('#accuracy-table rect', 'fill')") >= 3.0
+
+
 def test_a_narrow_window_does_not_scroll_sideways(page: chromium.Page) -> None:
     page.resize(400, 800)
     assert page.run("document.documentElement.scrollWidth <= innerWidth")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from dnncanon.reports import CaseResult, Results, html, render, write_html
 from dnncanon.reports.figures import MAX_POINTS, plot_data, quartiles
 from dnncanon.reports.formatting import printable
-from dnncanon.reports.html import TABLE_LIMIT, cases_shown, heat_level, render_html
+from dnncanon.reports.html import TABLE_LIMIT, cases_shown, heat_level, render_html, ulp_order
 from dnncanon.reports.statistics import matrix
 
-from .synthetic import ENVIRONMENT, any_case, case, measured, results, runs, shrunk_from
+from .synthetic import ENVIRONMENT, any_case, case, discrete, measured, results, runs, shrunk_from
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>'\"&"
 
@@ -134,6 +134,60 @@ def row_width(row: str) -> int:
     cells = re.findall(r"<t[hd]\b[^>]*>", row)
     spans = [re.search(r'colspan="(\d+)"', cell) for cell in cells]
     return sum(int(span.group(1)) if span else 1 for span in spans)
+
+
+# --- accuracy -------------------------------------------------------------------------------------
+
+
+def accuracy_rows(*cases: CaseResult) -> list[str]:
+    """The text of each entry of the table of accuracy."""
+    table = (
+        render_html(results(*cases)).partition('id="accuracy-table"')[2].partition("</table>")[0]
+    )
+    return [Page(body).text for body in re.findall(r"<tbody.*?</tbody>", table, re.DOTALL)]
+
+
+def test_the_table_of_accuracy_has_every_figure_of_a_cell_in_one_row() -> None:
+    worst = measured("b", max_error=0.75, bias=3.25, max_ulp=9.0, mean_square=0.75)
+    (row,) = accuracy_rows(measured("a"), worst, case("c", "UNSUPPORTED"))
+    assert row.startswith("conv_forward float32 ieee ✓ 2 200 0.750 0.200 0.5 +3.25 9 ≤ 2 ")
+    assert "70.0 % exact, 90.0 % ≤ 1/2 ULP, 98.0 % ≤ 1 ULP, 100 % ≤ 2 ULP" in row
+    assert row.endswith(" b Copy the command that runs it again")
+    assert "dnncanon repro &#39;b&#39; --backend gpu" in render_html(results(worst))
+
+
+def test_every_backend_has_its_row() -> None:
+    rows = accuracy_rows(measured("a"), measured("b", backend="torch", numerics="tf32"))
+    assert [row.split()[2:4] for row in rows] == [["gpu", "ieee"], ["torch", "tf32"]]
+
+
+def test_discrete_outputs_are_exact_or_wrong_and_have_no_histogram() -> None:
+    exact, wrong = accuracy_rows(discrete("a"), discrete("b", 3, dtype="uint8"))
+    assert " 100 0 0 – – exact – " in exact
+    assert " 100 ✗ ∞ 0 – – 3 wrong – " in wrong
+    assert '<svg class="bars"' not in render_html(results(discrete("a")))
+
+
+def test_a_cell_without_figures_has_its_failure_and_one_that_did_not_run_no_row() -> None:
+    (row,) = accuracy_rows(case("a", "CRASHED"), case("b", "UNSUPPORTED", dtype="float16"))
+    assert " – – – – – – " in row
+    assert row.endswith(" a Copy the command that runs it again")
+
+
+def test_a_histogram_is_told_in_words() -> None:
+    (picture,) = [
+        svg for svg in page(measured("a")).all("svg") if "bars" in (svg.get("class") or "")
+    ]
+    assert picture["role"] == "img"
+    assert picture["aria-label"] == "0 ULP: 70; ≤ 1/2 ULP: 20; ≤ 1 ULP: 8; ≤ 2 ULP: 2"
+
+
+def test_ulps_sort_by_size_and_wrong_elements_behind_them() -> None:
+    order = [ulp_order(*figures) for figures in [(0.0, None), (2.5, 0), (1e9, None), (None, 1)]]
+    assert list(map(float, order)) == sorted(map(float, order))
+    assert float(ulp_order(None, 7)) > float(ulp_order(5.0, 6))
+    assert ulp_order(None, 0) == "0"
+    assert ulp_order(None, None) == ""
 
 
 # --- safety ---------------------------------------------------------------------------------------

@@ -207,6 +207,62 @@ def test_the_fast_check_accepts_only_what_the_schema_accepts(
         assert records._validators()["case"].is_valid(record)
 
 
+# --- older versions -------------------------------------------------------------------------------
+
+OLD_HEADER = {"kind": "environment", "schema": "dnncanon-results/1"}
+OLD_CASE = {
+    "kind": "case",
+    "case": "conv_forward x=float32[1,1,1] w=float32[1,1,1] seed=0",
+    "backend": "gpu",
+    "primitive": "conv_forward",
+    "dtype": "float32",
+    "layer": "bounded",
+    "numerics": "ieee",
+    "verdict": "PASSED",
+    "message": "",
+    "origin": "drawn",
+    "max_error": 0.25,
+    "p99_error": 0.2,
+    "bias": None,
+    "max_ulp": 1.5,
+    "ulp_histogram": [70, 20, 8, 2],
+    "elements": 100,
+    "seconds": 0.001,
+    "seconds_total": 0.01,
+    "shrunk_from": None,
+    "counters": {},
+}
+
+
+def write_version_1(path: Path) -> None:
+    """A file as version 1 had it, of a run that was killed."""
+    header = OLD_HEADER | records._jsonable(records._field_values(ENVIRONMENT))
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(OLD_CASE)}\n")
+
+
+def test_a_file_of_version_1_is_read(path: Path) -> None:
+    write_version_1(path)
+    (old,) = read_results(path).cases
+    assert (old.max_error, old.max_ulp, old.ulp_histogram) == (0.25, 1.5, (70, 20, 8, 2))
+    assert (old.mean_square, old.sampled, old.wrong_elements) == (None, 0, None)
+
+
+def test_a_run_of_version_1_goes_on_as_one_of_this(path: Path) -> None:
+    write_version_1(path)
+    with ResultsWriter.resume(path, read_results(path)) as writer:
+        writer.write(case("another", mean_square=0.5, sampled=64))
+        writer.finish(1.0)
+    header, *_ = path.read_text().splitlines()
+    assert json.loads(header)["schema"] == records.SCHEMA_VERSION
+    again = read_results(path)
+    assert again.environment == ENVIRONMENT
+    assert [one.mean_square for one in again.cases] == [None, 0.5]
+
+
+def test_the_names_of_versions_have_one_length() -> None:
+    assert len({len(version) for version in records.READABLE_VERSIONS}) == 1
+
+
 # --- files that are wrong -------------------------------------------------------------------------
 
 
@@ -251,11 +307,11 @@ def test_foreign_files(path: Path, content: bytes) -> None:
 
 def test_another_version(path: Path) -> None:
     lines = write(path, case())
-    path.write_text(altered(lines, 0, schema="dnncanon-results/2"))
+    path.write_text(altered(lines, 0, schema="dnncanon-results/3"))
     error = error_of(path)
     assert error.line == 1
-    assert "dnncanon-results/2" in error.reason
-    assert "reads dnncanon-results/1" in error.reason
+    assert "dnncanon-results/3" in error.reason
+    assert "reads dnncanon-results/1 and dnncanon-results/2" in error.reason
 
 
 @pytest.mark.parametrize(
@@ -265,6 +321,8 @@ def test_another_version(path: Path) -> None:
         ({"verdict": "MAYBE"}, "/verdict"),
         ({"ulp_histogram": [1, -2]}, "/ulp_histogram/1"),
         ({"elements": 1.5}, "/elements"),
+        ({"wrong_elements": -1}, "/wrong_elements"),
+        ({"sampled": None}, "/sampled"),
         ({"seconds": -1}, "/seconds"),
         ({"unheard_of": 1}, "'unheard_of'"),
         ({"kind": "cake"}, "'cake'"),

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnncanon.reports import CaseResult, Standing, Verdict, count_verdicts, exit_code, standing
+from dnncanon.reports import (
+    ULP_BINS,
+    ULP_EDGES,
+    CaseResult,
+    Standing,
+    Verdict,
+    count_verdicts,
+    exit_code,
+    standing,
+    ulp_bin,
+)
+from dnncanon.reports.formatting import format_max_ulp, format_p99_ulp
 from dnncanon.reports.statistics import (
     CellKey,
     cases_per_second,
@@ -22,12 +33,13 @@ from dnncanon.reports.statistics import (
     matrix,
     passed_count,
     percentage,
+    pooled_mean_square,
     run_count,
     ulp_bin_labels,
     worst_cases,
 )
 
-from .synthetic import case, measured, results, runs, shrunk_from
+from .synthetic import case, discrete, measured, results, runs, shrunk_from
 
 # --- percentages ----------------------------------------------------------------------------------
 
@@ -226,6 +238,97 @@ def test_99_percent_of_the_elements_are_in_cases_below_the_percentile_of_a_cell(
     assert cell.p99_error == 7.0
     (cell,) = matrix([measured("none", p99_error=None)]).cells.values()
     assert cell.p99_error is None
+
+
+def test_99_percent_of_the_ulps_are_within_an_edge_of_the_bins() -> None:
+    """Of 1,000 elements 990 are within 1 ULP, and 989 are not enough."""
+    (cell,) = matrix([measured("a", ulp_histogram=(900, 0, 90, 10), max_ulp=2.0)]).cells.values()
+    assert cell.p99_ulp == 1.0
+    (cell,) = matrix([measured("a", ulp_histogram=(900, 0, 89, 11), max_ulp=1.75)]).cells.values()
+    assert cell.p99_ulp == 1.75  # the bin goes to 2, no element does
+    far = (0,) * 19 + (1,)
+    (cell,) = matrix([measured("a", ulp_histogram=far, max_ulp=math.inf)]).cells.values()
+    assert cell.p99_ulp == math.inf
+    (cell,) = matrix([case("a")]).cells.values()
+    assert cell.p99_ulp is None
+
+
+ulps = st.lists(st.floats(0, 1e6), min_size=1, max_size=200)
+
+
+def ulp_case(line: str, errors: list[float]) -> CaseResult:
+    """A case of these errors in ULP, counted as a run counts them."""
+    counts = [0] * ULP_BINS
+    for error in errors:
+        counts[ulp_bin(error)] += 1
+    return measured(line, ulp_histogram=counts, max_ulp=max(errors), elements=len(errors))
+
+
+@given(st.lists(ulps, min_size=1, max_size=5))
+def test_the_histogram_of_cases_is_that_of_all_their_elements(parts: list[list[float]]) -> None:
+    together = [error for part in parts for error in part]
+    (split,) = matrix([ulp_case(str(i), part) for i, part in enumerate(parts)]).cells.values()
+    (whole,) = matrix([ulp_case("all", together)]).cells.values()
+    assert split.ulp_histogram == whole.ulp_histogram
+    assert (split.max_ulp, split.p99_ulp, split.elements) == (
+        whole.max_ulp,
+        whole.p99_ulp,
+        whole.elements,
+    )
+
+
+@given(st.lists(st.floats(0, ULP_EDGES[-1]), min_size=1, max_size=200))
+def test_the_percentile_is_a_limit_that_99_percent_keep(errors: list[float]) -> None:
+    (cell,) = matrix([ulp_case("a", errors)]).cells.values()
+    assert cell.p99_ulp is not None
+    within = sum(error <= cell.p99_ulp for error in errors)
+    assert 100 * within >= 99 * len(errors)
+    needed = sorted(errors)[-(-99 * len(errors) // 100) - 1]
+    assert cell.p99_ulp <= max(2.0 * needed, 0.5)  # and the least of its kind
+
+
+squares = st.lists(st.floats(0, 1e3), min_size=1, max_size=50)
+
+
+@given(st.lists(squares, min_size=1, max_size=5))
+def test_the_mean_square_of_cases_is_that_of_all_their_elements(parts: list[list[float]]) -> None:
+    cases = [
+        measured(str(i), mean_square=sum(part) / len(part), sampled=len(part))
+        for i, part in enumerate(parts)
+    ]
+    every = [square for part in parts for square in part]
+    assert pooled_mean_square(cases) == pytest.approx(sum(every) / len(every), abs=1e-12)
+
+
+def test_cases_that_sampled_nothing_have_no_share_in_the_mean_square() -> None:
+    (cell,) = matrix([measured("a"), case("b"), measured("c", sampled=0)]).cells.values()
+    assert cell.mean_square == 0.25
+    (cell,) = matrix([case("b")]).cells.values()
+    assert cell.mean_square is None
+
+
+def test_wrong_elements_of_discrete_outputs_are_added() -> None:
+    (cell,) = matrix([discrete("a"), discrete("b", 3), discrete("c", 2)]).cells.values()
+    assert (cell.wrong_elements, cell.max_ulp, cell.p99_ulp) == (5, None, None)
+    (cell,) = matrix([measured("a")]).cells.values()
+    assert cell.wrong_elements is None
+
+
+@pytest.mark.parametrize(
+    ("cases", "largest", "within"),
+    [
+        ([discrete("a"), discrete("b")], "exact", "–"),
+        ([discrete("a"), discrete("b", 1234)], "1,234 wrong", "–"),
+        ([measured("a", dtype="int32"), discrete("b")], "1.5", "≤ 1.5"),
+        ([measured("a", dtype="int32"), discrete("b", 2)], "1.5, 2 wrong", "≤ 1.5"),
+        ([measured("a", max_ulp=0.0, ulp_histogram=(9,))], "0", "0"),
+        ([measured("a", max_ulp=1e6, ulp_histogram=(0,) * 19 + (9,))], "1,000,000", "≤ 1,000,000"),
+        ([case("a")], "–", "–"),
+    ],
+)
+def test_ulps_in_words(cases: list[CaseResult], largest: str, within: str) -> None:
+    (cell,) = matrix(cases).cells.values()
+    assert (format_max_ulp(cell), format_p99_ulp(cell)) == (largest, within)
 
 
 def test_nan_is_the_worst_error() -> None:

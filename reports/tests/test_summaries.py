@@ -12,7 +12,17 @@ from dnncanon.reports import CaseResult, Results, summary_markdown, summary_text
 from dnncanon.reports.formatting import format_number, format_ratio, format_seconds, printable
 from dnncanon.reports.markdown import LIMIT_BYTES, cell, code, fenced
 
-from .synthetic import ENVIRONMENT, any_case, any_text, case, measured, results, runs, shrunk_from
+from .synthetic import (
+    ENVIRONMENT,
+    any_case,
+    any_text,
+    case,
+    discrete,
+    measured,
+    results,
+    runs,
+    shrunk_from,
+)
 
 # --- Markdown -------------------------------------------------------------------------------------
 
@@ -72,6 +82,13 @@ def test_a_table_cell_stays_one_cell(text: str) -> None:
     assert "<" not in cell(text)
 
 
+def test_markdown_has_the_figures_of_every_cell() -> None:
+    text = summary_markdown(results(measured("a", bias=2.0), discrete("b", 3)))
+    figures = "| float32 | ieee | 100 | 0.250 | 0.200 | 0.25 | +2 | 1.5 | ≤ 1.5 | <code>a</code> |"
+    assert figures in text
+    assert "| int32 | ieee | 100 | ∞ | 0 | – | – | 3 wrong | – | <code>b</code> |" in text
+
+
 # --- terminal -------------------------------------------------------------------------------------
 
 
@@ -80,6 +97,31 @@ def test_text_ends_with_the_conclusion() -> None:
     assert text.endswith("✗ gpu does not conform: 1 of 2 cases run does not.\n")
     assert "✗ 1/2" in text
     assert "\x1b" not in text
+
+
+def test_text_has_the_figures_of_every_cell() -> None:
+    lines = summary_text(results(measured("a", bias=2.0), discrete("b"))).splitlines()
+    (measured_one,) = [line.split() for line in lines if "0.250" in line]
+    assert measured_one[:3] == ["conv_forward", "float32", "ieee"]
+    assert measured_one[3:] == ["0.250", "0.25", "+2", "1.5", "≤", "1.5"]
+    assert any(line.split()[1:] == ["int32", "ieee", "0", "–", "–", "exact", "–"] for line in lines)
+
+
+def test_text_shows_the_worst_cells_and_says_how_many_it_leaves_out() -> None:
+    cells = [measured(f"c{i}", primitive=f"p{i:02}", max_error=i / 100) for i in range(20)]
+    text = summary_text(results(*cells))
+    shown = re.findall(r"^ (p\d\d)  +float32", text, re.MULTILINE)
+    assert shown == [f"p{i:02}" for i in range(8, 20)]
+    assert "The 8 others are nearer to exact; the report has them." in text
+
+
+def test_text_never_cuts_a_figure() -> None:
+    names = {"primitive": "p" * 40, "backend": "b" * 20, "numerics": "n" * 20}
+    cells = [measured("a", max_ulp=65000.0, **names), measured("b")]
+    text = summary_text(results(*cells), width=80)
+    accuracy = text[text.index("accuracy") :]
+    assert "65,000" in accuracy
+    assert "…" not in accuracy
 
 
 def test_text_never_breaks_a_command() -> None:

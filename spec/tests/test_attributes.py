@@ -15,6 +15,7 @@ from dnncanon.spec.attributes import (
     Real,
     as_integer,
     as_real,
+    as_word,
     padding_pairs,
     per_dim,
     shown,
@@ -138,6 +139,16 @@ def test_as_integer_takes_what_fits_into_64_bits(value: int) -> None:
 def test_as_integer_refuses_more_bits(value: int) -> None:
     with pytest.raises(ValueError, match="does not fit into 64 bits"):
         as_integer(value)
+
+
+def test_as_word_takes_64_bits_without_a_sign() -> None:
+    for value in (0, 2**64 - 1, np.uint64(2**64 - 1)):
+        assert as_word(value) == value
+    for value in (-1, 2**64):
+        with pytest.raises(ValueError, match="64 bits"):
+            as_word(value)
+    with pytest.raises(TypeError, match="not an integer"):
+        as_word(True)
 
 
 @given(value=st.floats(allow_nan=False, allow_infinity=False))

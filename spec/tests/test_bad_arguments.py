@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dnncanon import spec
+from dnncanon.spec.attributes import Flag, Integers, Real, RealPerDim
 
 
 class RaisingIndex:
@@ -86,7 +87,7 @@ NOTHING: dict[str, Callable[[], Any]] = {
 }
 # Values that integer attributes do not have, but real ones do.
 NO_INTEGER: dict[str, Callable[[], Any]] = {
-    "float": lambda: 2.0,
+    "float": lambda: 1.0,
     "NumPy float": lambda: np.float32(1),
     "fraction": lambda: fractions.Fraction(1, 2),
     "decimal": lambda: decimal.Decimal(1),
@@ -95,13 +96,51 @@ NO_INTEGER: dict[str, Callable[[], Any]] = {
 }
 
 X, W, BIAS = np.ones((2, 4, 8, 8), "f"), np.ones((4, 2, 3, 3), "f"), np.ones(4, "f")
-DY = np.ones((2, 4, 6, 6), "f")
+DY, ONE = np.ones((2, 4, 6, 6), "f"), np.ones((2, 4, 1, 1), "f")
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "conv_forward": ((X, W), {"groups": 2}),
     "conv_backward_data": ((DY, W), {"groups": 2}),
     "conv_backward_filter": ((X, DY), {"groups": 2, "filter_size": 3}),
     "conv_backward_bias": ((DY,), {}),
     "conv_bias_activation_forward": ((X, W, BIAS), {"groups": 2}),
+    "activation_forward": ((X,), {"mode": "relu"}),
+    "activation_backward": ((DY, DY), {"mode": "relu"}),
+    "pointwise_operation": ((X, X), {"mode": "add"}),
+    "pool_max_forward": ((X,), {"window": 3}),
+    "pool_max_backward": ((ONE, np.zeros_like(ONE, "i4")), {"input_size": 1}),
+    "pool_average_forward": ((X,), {"window": 3}),
+    "pool_average_backward": ((ONE,), {"input_size": 1}),
+    "pool_lp_forward": ((X,), {"window": 3}),
+    "pool_lp_backward": ((ONE, ONE, ONE), {}),
+    "resample_forward": ((X,), {}),
+    "resample_backward": ((X,), {"input_size": 8}),
+    "reduce_forward": ((X,), {"op": "max"}),
+    "reduce_backward": ((np.ones((), "f"), X), {"op": "max"}),
+    "softmax_forward": ((X,), {}),
+    "softmax_backward": ((X, X), {}),
+    "dropout_forward": ((X,), {"probability": 0.5, "seed": 1}),
+    "dropout_backward": ((DY,), {"probability": 0.5, "seed": 1}),
+    "rng_bernoulli": ((), {"shape": (2, 3), "probability": 0.5, "seed": 1}),
+    "rng_uniform": ((), {"shape": (2, 3), "seed": 1}),
+    "rng_normal": ((), {"shape": (2, 3), "seed": 1}),
+    "batch_norm_forward_training": ((X, BIAS, BIAS), {}),
+    "batch_norm_inference": ((X, BIAS, BIAS, BIAS, BIAS), {}),
+    "batch_norm_backward": ((X, X, BIAS), {}),
+    "batch_norm_genstats": ((X,), {}),
+    "batch_norm_finalize": ((BIAS[None], BIAS[None], BIAS, BIAS), {"count": 3}),
+    "batch_norm_backward_weights": ((X, X, BIAS, BIAS, BIAS), {}),
+    "layer_norm_forward": ((X,), {}),
+    "layer_norm_backward": ((X, X), {}),
+    "rms_norm_forward": ((X,), {}),
+    "rms_norm_backward": ((X, X), {}),
+    "group_norm_forward": ((X,), {"groups": 2}),
+    "group_norm_backward": ((X, X), {"groups": 2}),
+    "instance_norm_forward": ((X,), {}),
+    "instance_norm_backward": ((X, X), {}),
+    "lrn_forward": ((X,), {}),
+    "lrn_backward": ((X, X), {}),
+    "divisive_norm_forward": ((X,), {}),
+    "divisive_norm_backward": ((X, X), {}),
 }
 ATTRIBUTES = [
     (primitive, attribute.name)
@@ -135,6 +174,11 @@ def test_the_calls_are_legal_as_they_are() -> None:
 def test_nonsense_is_refused_by_the_attribute_s_own_constraint(
     primitive: spec.Primitive[Any], name: str, value: str
 ) -> None:
+    kind = primitive.attribute(name).kind
+    if value == "True" and isinstance(kind, Flag):
+        return  # that is what it may be
+    if value in ("empty list", "empty tuple") and isinstance(kind, Integers):
+        return  # so are these
     error = refusal(primitive, name, NOTHING[value]())
     assert type(error) is spec.AttributeValueError
     assert str(error).startswith(f"{error.constraint}: {name}=")
@@ -149,8 +193,9 @@ def test_integer_attributes_refuse_what_is_none(
     primitive: spec.Primitive[Any], name: str, value: str
 ) -> None:
     number = NO_INTEGER[value]()
-    if isinstance(primitive.attribute(name).default, float):
-        bind(primitive, **{name: number})
+    if isinstance(primitive.attribute(name).kind, (Real, RealPerDim)):
+        if 1 <= number < 2**64:  # others may be out of range
+            bind(primitive, **{name: number})
     else:
         assert str(refusal(primitive, name, number)).split(": ")[1].startswith(f"{name}=")
 
@@ -230,7 +275,7 @@ def test_what_is_no_array_is_refused(tensor: Any) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 6])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [name for name in CALLS if name.startswith("conv")])
 def test_ranks_without_space_are_refused_by_the_first_constraint(name: str, rank: int) -> None:
     tensors, attributes = CALLS[name]
     for position in range(min(2, len(tensors))):

@@ -26,7 +26,8 @@ def test_a_public_report_is_followed_by_one_call_of_a_primitive(
 ) -> None:
     reports = [b.report for b in primitive.boundaries("float32") if b.report]
     assert len(set(reports)) == len(reports)
-    assert {"theano-5985", "tensorflow-9870", "cudnn.torch-28"} <= set(reports)
+    if primitive.family == "conv":
+        assert {"theano-5985", "tensorflow-9870", "cudnn.torch-28"} <= set(reports)
 
 
 @pytest.mark.parametrize("size", [7, 8, 9, 31, 32, 33, 2**16 - 1, 2**16, 2**16 + 1, 2**31 + 1])

@@ -11,14 +11,18 @@ from dnncanon import spec
 from dnncanon.spec.numerics import winograd_amplification, winograd_transforms
 
 ROWS = list(spec.DTYPES.values())
+FLOATS = [row for row in ROWS if row.is_float]
+INTEGERS = [row for row in ROWS if row.kind == "integer"]
 each_dtype = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+each_float = pytest.mark.parametrize("row", FLOATS, ids=lambda row: row.name)
+each_integer = pytest.mark.parametrize("row", INTEGERS, ids=lambda row: row.name)
 
 
 def finfo(row: spec.DType) -> Any:
     return ml_dtypes.finfo(row.numpy)  # type: ignore[no-untyped-call]
 
 
-@each_dtype
+@each_float
 def test_figures_are_those_of_finfo(row: spec.DType) -> None:
     info = finfo(row)
     assert row.max == float(info.max)
@@ -27,16 +31,42 @@ def test_figures_are_those_of_finfo(row: spec.DType) -> None:
     assert row.digits == info.nmant + 1
     assert row.min_exponent == info.minexp
     assert row.unit_roundoff == float(info.eps) / 2
-    assert row.itemsize == info.bits // 8
+    assert row.itemsize == -(-info.bits // 8)
 
 
-@each_dtype
+@each_float
 def test_figures_are_those_of_the_numbers_themselves(row: spec.DType) -> None:
-    one, zero = row.numpy.type(1), row.numpy.type(0)
-    assert float(np.nextafter(one, row.numpy.type(2))) - 1 == 2 * row.unit_roundoff
-    assert float(np.nextafter(zero, one)) == row.smallest_subnormal
+    numbers = finite_numbers(row)
+    above_one = numbers[numbers > 1.0].min()
+    assert above_one - 1 == 2 * row.unit_roundoff
+    assert numbers[numbers > 0.0].min() == row.smallest_subnormal
+    assert (numbers.min(), numbers.max()) == (row.min, row.max)
+
+
+def finite_numbers(row: spec.DType) -> Any:
+    """All of them, or in a wide format those around 0, 1 and the largest."""
+    if row.itemsize == 1:
+        count = 2**4 if row.name.startswith("float4") else 2**8
+        numbers = np.arange(count, dtype=np.uint8).view(row.numpy).astype(np.float64)
+        return numbers[np.isfinite(numbers)]
+    zero, one, largest = (row.numpy.type(v) for v in (0, 1, row.max))
+    nearby = [np.nextafter(zero, one), np.nextafter(one, row.numpy.type(2)), largest, -largest]
+    return np.array([float(number) for number in nearby])
+
+
+@each_float
+def test_behind_the_largest_number_comes_infinity_where_there_is_one(row: spec.DType) -> None:
     with np.errstate(over="ignore"):
-        assert np.isinf(np.nextafter(row.numpy.type(row.max), row.numpy.type(np.inf)))
+        beyond = float(np.float64(row.max * 4).astype(row.numpy))
+    assert np.isinf(beyond) == row.has_infinity or row.name == "float8_e8m0fnu"
+
+
+@each_integer
+def test_figures_are_those_of_iinfo(row: spec.DType) -> None:
+    info = np.iinfo(row.numpy)
+    assert (row.min, row.max) == (float(info.min), float(info.max))
+    assert row.digits + row.signed == info.bits
+    assert row.smallest_subnormal == 1.0
 
 
 @each_dtype
@@ -85,8 +115,14 @@ def test_accumulators_hold_their_operands(cls: spec.NumericsClass, dtype: str) -
 
 def test_ieee_sums_in_float32_or_better() -> None:
     ieee = spec.NUMERICS["ieee"]
-    assert set(ieee.accumulators) == set(spec.DTYPES)
-    assert all(ieee.accumulator(dtype).digits >= 24 for dtype in spec.DTYPES)
+    assert set(ieee.accumulators) >= set(spec.FLOATS)
+    assert all(ieee.accumulator(dtype).digits >= 24 for dtype in ieee.accumulators)
+
+
+def test_exact_has_every_dtype_as_it_is_and_integers_counted_in_64_bits() -> None:
+    exact = spec.NUMERICS["exact"].accumulators
+    expected = {n: n if row.is_float else "int64" for n, row in spec.DTYPES.items()}
+    assert exact == expected
 
 
 def test_classes_do_not_exist_for_every_dtype() -> None:

@@ -1,5 +1,6 @@
 """Padding, output extents and their inverse, against counting and against hand-worked values."""
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 
 from dnncanon import spec
 from dnncanon.spec.windows import (
+    Windows,
+    ceil_mode_extents,
     effective_extent,
     least_input_size,
     output_extents,
@@ -178,3 +181,48 @@ def test_costs_by_hand() -> None:
     calls: tuple[spec.Call[Any], ...] = (forward, data, filters, fused)
     lengths = [call.primitive.reduction_length(call.problem) for call in calls]
     assert lengths == [2 * 3 * 2, 3 * 3 * 2, 2 * 6 * 10, 2 * 3 * 2 + 2]
+
+
+# --- Pooling windows ------------------------------------------------------------------------------
+
+
+@given(i=extents, f=extents, pre=small, post=small, u=extents, dilation=extents)
+def test_ceil_mode_adds_a_window_that_begins_before_the_end_and_reaches_beyond_it(
+    i: int, f: int, pre: int, post: int, u: int, dilation: int
+) -> None:
+    sizes = (i,), (f,), ((pre, post),), (u,), (dilation,)
+    (plain,), (ceiled,) = output_extents(*sizes), ceil_mode_extents(*sizes)
+    begin = plain * u - pre
+    rest = (i + pre + post - effective_extent(f, dilation)) % u
+    assert ceiled - plain == (begin < i and rest > 0)
+
+
+def test_cells_of_regular_windows() -> None:
+    w = Windows(5, 3, taps=2, stride=2, dilation=3, pre=1, post=1)
+    assert [[w.first(o) + t * w.dilation for t in range(w.length(o))] for o in range(3)] == [
+        [-1, 2],
+        [1, 4],
+        [3, 6],
+    ]
+    assert (w.longest, w.overlap) == (2, 2)
+
+
+@given(i=extents, o=extents)
+def test_adaptive_windows_are_those_of_exact_fractions(i: int, o: int) -> None:
+    w = Windows(i, o, adaptive=True)
+    for k in range(o):
+        assert w.first(k) == Fraction(k * i, o).__floor__()
+        assert w.first(k) + w.length(k) == Fraction((k + 1) * i, o).__ceil__()
+        assert 1 <= w.length(k) <= w.longest
+    covered = [k for k in range(o) for _ in range(w.length(k))]
+    assert len(covered) >= i
+
+
+@given(i=extents, f=extents, pre=small, post=small, u=extents, dilation=extents)
+def test_no_cell_is_in_more_windows_than_overlap(
+    i: int, f: int, pre: int, post: int, u: int, dilation: int
+) -> None:
+    (o,) = output_extents((i,), (f,), ((pre, post),), (u,), (dilation,))
+    w = Windows(i, max(0, o), f, u, dilation, pre, post)
+    cells = [w.first(k) + t * dilation for k in range(w.outputs) for t in range(f)]
+    assert max((cells.count(cell) for cell in set(cells)), default=0) <= w.overlap

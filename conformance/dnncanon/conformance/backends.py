@@ -7,8 +7,10 @@ A backend is any object with some of the primitives as functions. Everything els
 ``to_host``        its own array -> NumPy array
 ``as_strided``     (flat array, shape, strides, offset) -> view, counted in elements; with it, tensors on
                    the device lie between guarded margins and in any layout
-``accepts_out``    True when its functions take ``out=``; then outputs are guarded too, and what the
-                   functions return is not looked at
+``accepts_out``    True when its functions take ``out=``, a tuple where there are several outputs; then
+                   outputs are guarded too, and what the functions return is not looked at. An ``out``
+                   of another shape or dtype, whose elements overlap, or that shares memory with an input
+                   or another output has to be refused by an exception, with nothing written
 ``workspace_bytes``  (primitive, *tensors, **attributes) -> bytes that this call needs beside its tensors.
                    With it functions take ``workspace=``: a flat array of just so many bytes, uint8,
                    aligned to 256, holding nothing of meaning, between margins that must come back
@@ -16,7 +18,8 @@ A backend is any object with some of the primitives as functions. Everything els
 ``synchronize``    waits until the device has finished
 ``describe``       a dict: ``device`` (text), ``gpu`` (bool), ``versions`` {name: version}, ``numerics``
                    {primitive: {dtype: class}}, ``declines`` {primitive: {dtype: {layer: reason}}},
-                   ``errors`` "dnncanon" if illegal arguments raise the spec's errors,
+                   ``errors`` "dnncanon" if illegal arguments raise the spec's errors; for an ``out`` that
+                   is ShapeError, DTypeError or LayoutError, naming output, values and remedy,
                    ``deterministic`` {primitive: True} where equal calls give equal bits; only then is
                    that tested
 
@@ -164,9 +167,11 @@ class Backend:
         return [name for name in primitives() if self.function(name) is not None]
 
     def numerics(self, primitive: str, dtype: str) -> str:
-        """The numerics class it claims; ``ieee`` unless it says otherwise."""
+        """The numerics class it claims; the strictest, mostly ``ieee``, unless it says otherwise."""
         classes = self.description.get("numerics", {})
-        return str(classes.get(primitive, {}).get(dtype, "ieee"))
+        declared = primitives().get(primitive)
+        strictest = (*(declared.numerics(dtype) if declared else ()), "ieee")[0]
+        return str(classes.get(primitive, {}).get(dtype, strictest))
 
     def declines(self, primitive: str, dtype: str, layer: str) -> str:
         """Why it declines a layer of cases, such as special values; empty if it does not."""

@@ -9,19 +9,19 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from dnncanon.conformance.accuracy import ErrorArray, Precision, quantum_of, unit_of
+from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision, quantum_of, unit_of
 from dnncanon.reference import definitions
 from dnncanon.spec import DTYPES, NUMERICS, Call, DType, NumericsClass
 
 Floats = NDArray[np.float64]
 
-# How many standard deviations an element may be off. The model adds variances as if a backend summed in
-# the worst common order; measured on NumPy in float32, sequential, blocked and pairwise sums stay below 2.
-SIGMAS = 8.0
-
 # From so many terms on, the last rounding of a sum is as good as random. That of a single product is
 # not: with a short operand such as 1.5 it is a tie every time.
 RANDOM_TERMS = 8
+
+# Of values spread over so many spacings of the subnormal numbers, those beyond are evenly spread within one:
+# a normal density falls by 1/16 of itself at most, which moves the mean error by 0.02 of its deviation.
+_FEW_SPACINGS = 16.0
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Expected:
     computation is exact both are 0 and the output must be equal. ``sigma`` is the standard deviation of the
     whole error, the last rounding included, and ``deviation`` the same, but 0 where statistics over
     elements would mislead: errors are no random ones, or sums in less than float32 lose small terms for good.
-    ``may_be_nan`` marks results that a class may turn into NaN: infinite ones where a flushed operand makes
-    it Inf·0, and finite ones, which may become infinite too, where a transform mixes in a neighbour's
-    Inf or NaN. ``sharing`` says which errors elements
+    ``may_be_nan`` marks results that a class may turn into NaN: infinite ones where an operand that is flushed,
+    or a partial product that underflows in some order, makes it Inf·0, and finite ones, which may become
+    infinite too, where a transform mixes in a neighbour's Inf or NaN. ``sharing`` says which errors elements
     have in common; None, where they have none.
     """
 
@@ -75,7 +75,7 @@ def expectations(
     }
     few = call.primitive.reduction_length(call.problem) < RANDOM_TERMS
     with np.errstate(all="ignore"):
-        results = evaluated(call, carried)
+        results = evaluated(call, carried, numerics_class)
         transformed = _transformed(call, tensors, numerics_class, results)
         return tuple(
             _expected(result, DTYPES[output.dtype], numerics_class, added, statistics=not few)
@@ -83,12 +83,19 @@ def expectations(
         )
 
 
-def evaluated(call: Call[Any], carried: Mapping[str, ErrorArray]) -> tuple[ErrorArray, ...]:
-    """The reference's results on error-carrying arrays."""
-    results: tuple[ErrorArray, ...] = definitions()[call.primitive.name].evaluate(
-        call, dict(carried)
-    )
-    return results
+def evaluated(
+    call: Call[Any], carried: Mapping[str, ErrorArray], numerics: NumericsClass
+) -> tuple[ErrorArray, ...]:
+    """The reference's results on error-carrying arrays; what does not depend on them has no error."""
+    precision = precision_of(numerics, call.dtype)
+
+    def lift(value: NDArray[Any]) -> ErrorArray:
+        still = _still(value, precision)
+        still.quantum = quantum_of(still.value)
+        return still
+
+    results = definitions()[call.primitive.name].evaluate(call, dict(carried), lift)
+    return tuple(r if isinstance(r, ErrorArray) else lift(r) for r in results)
 
 
 def precision_of(numerics: NumericsClass, dtype: str) -> Precision:
@@ -128,7 +135,11 @@ def _expected(
 ) -> Expected:
     settled = result.settled()
     sigma = settled.deviation()
+    if not dtype.is_float:
+        return _discrete(settled.value, sigma, dtype)
     may_be_nan = np.isinf(settled.value) & numerics.flushes_subnormals
+    if result.may_be_nan is not None:
+        may_be_nan = may_be_nan | result.may_be_nan
     if added is not _UNTRANSFORMED:
         may_be_nan = may_be_nan | added.mixed
         sigma = np.hypot(sigma, added.deviation)
@@ -136,6 +147,7 @@ def _expected(
     # Granted also where the accumulator is of the same dtype and its roundings are all counted: a
     # backend may compute more precisely and round once.
     last = np.where(held & (sigma == 0.0), 0.0, half_spacing(settled.value, dtype))
+    last = np.maximum(last, _lost_underflow(settled, dtype))
     if numerics.flushes_subnormals:
         tiny = np.abs(settled.value) - SIGMAS * sigma < dtype.smallest_normal
         last = np.where(tiny & (settled.value != 0.0), dtype.smallest_normal, last)
@@ -152,19 +164,68 @@ def _expected(
         # Flushing is no random error: where it can be felt, statistics say nothing.
         felt = np.abs(settled.value) < dtype.smallest_normal * 2.0**result.precision.digits
         deviation = np.where(felt, 0.0, deviation)
-    sharing = _sharing(settled, deviation) if deviation.any() else None
+    # Nor is the last rounding where numbers are few spacings apart from 0: more of them lie nearer to it, so
+    # that it goes towards 0 more often, and always below half a spacing.
+    few = np.abs(settled.value) < _FEW_SPACINGS * dtype.smallest_subnormal
+    deviation = np.where(few, 0.0, deviation)
+    rounding = last / math.sqrt(3.0)
+    sharing = _sharing(settled, deviation, rounding, dtype) if deviation.any() else None
     return Expected(settled.value, bound, deviation, may_be_nan, dtype, sharing, whole)
 
 
-def _sharing(settled: ErrorArray, deviation: Floats) -> Sharing | None:
-    if settled.fan <= 1.0 and not settled.common:
+def _lost_underflow(settled: ErrorArray, dtype: DType) -> Floats:
+    """What underflows of float64 may be off by, whose variances are no float64 any more.
+
+    A product of factors of no common quantum that should be 0, or nearly so, may be the smallest number in
+    one order and 0 in another.
+    """
+    smallest = dtype.smallest_subnormal
+    if smallest**2 > 0.0 or settled.quantum > 0.0:
+        return np.zeros_like(settled.value)
+    return np.where(np.abs(settled.value) < dtype.smallest_normal, SIGMAS * smallest, 0.0)
+
+
+def _discrete(value: Floats, sigma: Floats, dtype: DType) -> Expected:
+    """Indices, masks and codes: exact, but for steps over which an argument's error reaches."""
+    inside = np.clip(np.nan_to_num(value), dtype.min, dtype.max)
+    nothing = np.zeros_like(inside)
+    never = np.zeros(inside.shape, np.bool_)
+    return Expected(inside, np.rint(SIGMAS * sigma), nothing, never, dtype, None, nothing)
+
+
+def _sharing(
+    settled: ErrorArray, deviation: Floats, rounding: Floats, dtype: DType
+) -> Sharing | None:
+    alike = _alike_roundings(settled.value, dtype)
+    if settled.fan <= 1.0 and not settled.common and alike is None:
         return None
-    whole = np.where(deviation > 0.0, deviation, np.inf) / settled.unit
+    whole = np.where(deviation > 0.0, deviation, np.inf)
+    common = [(np.abs(c.sensitivity) * settled.unit, c.group) for c in settled.common.values()]
+    if alike is not None:
+        shared, group = alike
+        common.append((np.where(shared, rounding, 0.0), group))
     return Sharing(
         settled.fan,
-        np.square(np.sqrt(settled.variance) / whole),
-        tuple((np.abs(c.sensitivity) / whole, c.group) for c in settled.common.values()),
+        np.square(np.sqrt(settled.variance) * settled.unit / whole),
+        tuple((sensitivity / whole, group) for sensitivity, group in common),
     )
+
+
+def _alike_roundings(
+    value: Floats, dtype: DType
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]] | None:
+    """Which elements share their last rounding, and with whom; None where none do.
+
+    Values that lie equally far above a number of the dtype, such as x − c with x of few bits and one c, are
+    all rounded by the same amount. What is a number already is not rounded.
+    """
+    with np.errstate(invalid="ignore"):  # Inf and NaN
+        fraction = np.remainder(value / spacing(value, dtype), 1.0)
+    known = np.nan_to_num(fraction)
+    group = np.rint(known * 2.0**20).astype(np.int64)
+    _, number, counts = np.unique(group, return_inverse=True, return_counts=True)
+    shared = (counts[number.reshape(value.shape)] > 1) & (known != 0.0)
+    return (shared, group) if shared.any() else None
 
 
 # --- Convolution by transforms --------------------------------------------------------------------
@@ -236,11 +297,14 @@ def _nearby(
     carried[names[1]] = ErrorArray(
         np.zeros(second.shape), precision, np.square(second / unit), unit=unit
     )
-    return [_over_space(result.deviation(), numerics) for result in evaluated(call, carried)]
+    return [
+        _over_space(result.deviation(), numerics) for result in evaluated(call, carried, numerics)
+    ]
 
 
-def _still(value: Floats, precision: Precision) -> ErrorArray:
+def _still(value: NDArray[Any], precision: Precision) -> ErrorArray:
     """An operand without error."""
+    value = np.asarray(value, np.float64)
     return ErrorArray(value, precision, unit=unit_of(value, precision))
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from dnncanon.reference.rounding import rounded
@@ -50,12 +49,14 @@ class Guarded:
         return cls.poisoned("workspace", TensorType("uint8", (count,)), WORKSPACE_MARGIN)
 
     @classmethod
-    def holding(cls, name: str, tensor: TensorType, data: NDArray[np.float64]) -> "Guarded":
+    def holding(
+        cls, name: str, tensor: TensorType, data: NDArray[np.float64], margin: int = MARGIN
+    ) -> "Guarded":
         """A tensor with the given values, each rounded once to its dtype.
 
         Where strides make elements share an address, the last of them in logical order stays.
         """
-        guarded = cls.poisoned(name, tensor)
+        guarded = cls.poisoned(name, tensor, margin)
         values = rounded(data, tensor.dtype)
         if _overlaps(tensor):
             guarded.buffer[guarded.addresses().ravel()] = values.ravel()
@@ -100,7 +101,7 @@ class Guarded:
         own = np.argwhere(self.addresses() == position)
         if len(own):
             return f"input element {tuple(map(int, own[0]))}"
-        return f"a gap between its strides, {position - MARGIN} elements behind its first,"
+        return f"a gap between its strides, {position - self.margin} elements behind its first,"
 
 
 def _overlaps(tensor: TensorType) -> bool:
@@ -115,7 +116,9 @@ def _overlaps(tensor: TensorType) -> bool:
 def view(buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Buffer:
     """A strided view of a flat host buffer; shape, strides and offset count elements."""
     steps = tuple(stride * buffer.itemsize for stride in strides)
-    return as_strided(buffer[offset:], shape, steps)
+    # Not by as_strided, which asks for a name in NumPy's own letters, and float8_e5m2 has none.
+    memory = buffer.view(np.uint8)
+    return np.ndarray(shape, buffer.dtype, memory, offset * buffer.itemsize, steps)
 
 
 def _changed(before: Buffer, after: Buffer) -> NDArray[np.int64]:

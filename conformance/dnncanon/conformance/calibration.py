@@ -13,6 +13,8 @@ import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -167,8 +169,9 @@ def _einsum(block: int, subscripts: str, *operands: Array, **options: Any) -> Ar
 class Row:
     """What one primitive, dtype and data set used of its bounds, over cases and orders of summation.
 
-    ``max_sigmas`` and ``p99_sigmas`` are |error|/σ, ``max_bound`` is |error|/bound; ``worst`` is the case
-    of the last. An infinite ``max_bound`` says that an error was made where none is allowed.
+    ``bounded`` elements have a bound other than 0. ``max_sigmas`` and ``p99_sigmas`` are |error|/σ,
+    ``max_bound`` is |error|/bound; ``worst`` is the case of the last. An infinite ``max_bound`` says that an
+    error was made where none is allowed.
     """
 
     primitive: str
@@ -176,6 +179,7 @@ class Row:
     numerics: str
     fill: str
     elements: int
+    bounded: int
     max_sigmas: float
     p99_sigmas: float
     max_bound: float
@@ -193,10 +197,10 @@ def measure(
     kinds = [n for n, f in FILLS.items() if f.layer != "special"] if fills is None else fills
     for primitive in chosen.values():
         for dtype, numerics in CLASSES:
-            if not primitive.numerics(dtype):
+            if numerics not in primitive.numerics(dtype):
                 continue
             found = _cases(primitive, dtype, cases, seed)
-            for fill in kinds:
+            for fill in kinds if primitive.inputs else ("normal",):  # without tensors no data
                 yield _row([replace(case, fill=fill) for case in found], numerics)
 
 
@@ -222,19 +226,20 @@ def _weight(case: Case) -> int:
 
 
 def _row(cases: Sequence[Case], numerics: str) -> Row:
-    sigmas, used, elements = [np.zeros(1)], [(0.0, str(cases[0]))], 0
+    sigmas, used, elements, bounded = [np.zeros(1)], [(0.0, str(cases[0]))], 0, 0
     for case in cases:
         tensors = {name: guarded.view() for name, guarded in inputs(case).items()}
         accumulator = NUMERICS[numerics].accumulator(case.dtype).numpy
         expected = expectations(case.call, tensors, numerics)
         for order in ORDERS:
             outputs = computed(case, tensors, accumulator, order)
-            names = [spec.name for spec in case.primitive.outputs]
+            names = tuple(case.call.named_outputs)
             judgement = judge(names, outputs, expected, [])
             used.append((judgement.max_error, str(case)))
             pairs = zip(outputs, expected, strict=True)
             sigmas += [_in_sigmas(output, e) for output, e in pairs]
             elements += judgement.elements
+            bounded += sum(int(np.count_nonzero(e.bound)) for e in expected)
     every = np.concatenate(sigmas)
     max_bound, worst = max(used)
     return Row(
@@ -243,6 +248,7 @@ def _row(cases: Sequence[Case], numerics: str) -> Row:
         numerics=numerics,
         fill=cases[0].fill,
         elements=elements,
+        bounded=bounded,
         max_sigmas=float(every.max()),
         p99_sigmas=float(np.quantile(every, 0.99)),
         max_bound=max_bound,
@@ -254,9 +260,13 @@ def computed(
     case: Case, tensors: dict[str, Array], accumulator: Any, order: type[NumPyOrder] = NumPyOrder
 ) -> list[Array]:
     """The reference's outputs with every operation rounded to the dtype ``accumulator``."""
-    arrays = {n: np.array(t, accumulator, order="C").view(order) for n, t in tensors.items()}
+
+    def lift(array: Array) -> Array:
+        return np.array(array, accumulator, order="C").view(order)
+
+    arrays = {name: lift(tensor) for name, tensor in tensors.items()}
     with np.errstate(all="ignore"):
-        results = definitions()[case.primitive.name].evaluate(case.call, dict(arrays))
+        results = definitions()[case.primitive.name].evaluate(case.call, arrays, lift)
         types = [DTYPES[output.dtype].numpy for output in case.call.outputs]
         return [np.asarray(r).astype(t) for r, t in zip(results, types, strict=True)]
 
@@ -275,17 +285,26 @@ def _in_sigmas(output: Array, expected: Expected) -> NDArray[np.float64]:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The figures in Markdown."""
+    """The figures in Markdown: a line for each primitive, dtype and class, over all data sets.
+
+    99 of 100 errors of each data set are within the figure of the seventh column.
+    """
     lines = [
-        "| primitive | dtype | class | data | elements | max error/σ | p99 error/σ | max error/bound |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
+        "| primitive | dtype | class | elements | max error/σ | p99 error/σ | max error/bound | with data |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    lines += [
-        f"| {r.primitive} | {r.dtype} | {r.numerics} | {r.fill} | {r.elements:,} | "
-        f"{r.max_sigmas:.2f} | {r.p99_sigmas:.2f} | {_exact_or(r.max_bound)} |"
-        for r in rows
-    ]
+    for (primitive, dtype, numerics), group in groupby(rows, key=attrgetter(*_CELL)):
+        cell = list(group)
+        worst = max(cell, key=lambda row: row.max_bound)
+        lines.append(
+            f"| {primitive} | {dtype} | {numerics} | {sum(r.elements for r in cell):,} | "
+            f"{max(r.max_sigmas for r in cell):.2f} | {max(r.p99_sigmas for r in cell):.2f} | "
+            f"{_exact_or(worst.max_bound)} | {worst.fill} |"
+        )
     return "\n".join(lines) + "\n"
+
+
+_CELL = ("primitive", "dtype", "numerics")
 
 
 def _exact_or(ratio: float) -> str:

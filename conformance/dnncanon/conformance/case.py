@@ -4,10 +4,13 @@
 
 A tensor is ``name=dtype[extents]``, with a layout behind a colon unless it is dense: ``nhwc`` (``nwc``,
 ``ndhwc``) for channels last, or its strides in elements, ``(600,1,30,2)``. Outputs are named only for
-their layout, ``y=:nhwc``. Attributes at their default are left out. ``fill`` and ``seed`` decide the
-data. ``after=8`` makes the same call with the data of seed 8 first, of which nothing may be left;
+their layout, ``y=:nhwc``. Attributes at their default are left out; one that is named like a word of the
+case itself, such as the seed of a random generator, is written ``attribute.seed=3``. ``fill`` and ``seed``
+decide the data. ``after=8`` makes the same call with the data of seed 8 first, of which nothing may be left;
 ``runs=2`` makes it twice, with results that agree bit for bit where a backend claims that.
-``violates=C3.2`` asks for the second way in which these arguments can break constraint 3.
+``violates=C3.2`` asks for the second way in which these arguments can break constraint 3, and
+``violates=y.shape:2,8,7`` for an ``out=`` that does not fit: :mod:`~dnncanon.conformance.output_violations`
+has the words for it.
 """
 
 import re
@@ -17,7 +20,9 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from dnncanon.conformance import output_violations
 from dnncanon.conformance.data import FILLS
+from dnncanon.conformance.output_violations import WrongOut
 from dnncanon.spec import (
     DTYPES,
     REQUIRED,
@@ -40,6 +45,7 @@ Strides = tuple[int, ...]
 _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[0-9,]*)\](?::(?P<layout>.+))?")
 _VIOLATION = re.compile(r"C[0-9]{1,3}\.[1-9][0-9]{0,5}")
 _RUNS = re.compile(r"[1-9]")
+_OWN_WORDS = ("fill", "seed", "after", "runs", "violates")
 _CHANNELS_LAST = {3: "nwc", 4: "nhwc", 5: "ndhwc"}
 
 
@@ -52,7 +58,8 @@ class Case:
     """One call: primitive, tensor types with strides, attributes, and how its data are made.
 
     ``layouts`` holds the strides asked of outputs, by name; an output that is not in it is dense.
-    ``violates`` is empty, or the constraint to break and in which way: ``C3.2``.
+    ``violates`` is empty, or the constraint to break and in which way, ``C3.2``, or what is wrong with
+    an ``out=``, ``y.dtype:float16``.
 
     Arguments and layouts are legal: SpecError otherwise. Equal calls compare equal and print equal, so
     every part is kept in one form: stride (1, 1) is the default, 1, and padding 1 is 1 for each dim.
@@ -72,8 +79,17 @@ class Case:
         call = self.primitive.bind_arguments(self.arguments)
         object.__setattr__(self, "arguments", _canonical_arguments(self.primitive, self.arguments))
         object.__setattr__(self, "layouts", _canonical_layouts(call, self.layouts))
-        if self.violates:  # nothing is computed, so no data are made
+        if self.violates or not self.arguments.tensors:  # no data are computed with
             object.__setattr__(self, "fill", "normal")
+        if not self.arguments.tensors:
+            object.__setattr__(self, "seed", 0)
+            object.__setattr__(self, "after", None)
+        if self.wrong_out and self.wrong_out.aspect in (
+            "shape",
+            "strides",
+        ):  # which it is instead of
+            others = {n: s for n, s in self.layouts.items() if n != self.wrong_out.output}
+            object.__setattr__(self, "layouts", others)
 
     @classmethod
     def parse(cls, line: str) -> "Case":
@@ -89,14 +105,14 @@ class Case:
             shape = ",".join(map(str, tensor.shape))
             layout = _format_layout(tensor.shape, tensor.strides)
             yield f"{name}={tensor.dtype}[{shape}]{layout}"
-        for output, tensor in zip(self.primitive.outputs, self.call.outputs, strict=True):
-            layout = _format_layout(tensor.shape, self.layouts.get(output.name))
+        for output, tensor in self.call.named_outputs.items():
+            layout = _format_layout(tensor.shape, self.layouts.get(output))
             if layout:
-                yield f"{output.name}={layout}"
+                yield f"{output}={layout}"
         for attribute in self.primitive.attributes:
             value = self.arguments.attributes[attribute.name]
             if value is not attribute.default:
-                yield f"{attribute.name}={attribute.kind.format(value)}"
+                yield f"{_word(attribute)}={attribute.kind.format(value)}"
         if self.violates:
             yield f"violates={self.violates}"
         else:
@@ -114,12 +130,22 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        return next(iter(self.arguments.tensors.values())).dtype
+        return self.call.dtype
 
     @property
     def layer(self) -> str:
         """Which question the case asks: exact, bounded, special values, or must-error."""
         return "must-error" if self.violates else FILLS[self.fill].layer
+
+    @cached_property
+    def wrong_out(self) -> WrongOut | None:
+        """The ``out=`` that does not fit, if the case is about one. Raises CaseError."""
+        if not self.violates or _VIOLATION.fullmatch(self.violates):
+            return None
+        try:
+            return output_violations.wrong_out(self.violates, self.call, self.layouts)
+        except ValueError as wrong:
+            raise CaseError(f"violates={self.violates}: {wrong}") from None
 
     def violation(self) -> tuple[str, Arguments]:
         """The label of the constraint to break, and the arguments that break it."""
@@ -141,6 +167,12 @@ def must_error_cases(case: Case) -> Iterator[Case]:
         number = label.rpartition(" ")[2]
         ways[number] = ways.get(number, 0) + 1
         yield replace(case, after=None, runs=1, violates=f"{number}.{ways[number]}")
+
+
+def wrong_out_cases(case: Case) -> Iterator[Case]:
+    """A case for every way in which an ``out=`` of this call is tried that does not fit."""
+    for word in output_violations.words(case.call, case.layouts):
+        yield replace(case, after=None, runs=1, violates=word)
 
 
 def canonical_strides(shape: tuple[int, ...], strides: Strides | None) -> Strides | None:
@@ -166,11 +198,11 @@ def _canonical_arguments(primitive: Primitive[Any], arguments: Arguments) -> Arg
 def _canonical_layouts(call: Call[Any], layouts: Mapping[str, Strides]) -> dict[str, Strides]:
     """The layouts that are not dense; LayoutError for one in which elements overlap."""
     result = {}
-    for spec, tensor in zip(call.primitive.outputs, call.outputs, strict=True):
-        strides = canonical_strides(tensor.shape, layouts.get(spec.name))
+    for name, tensor in call.named_outputs.items():
+        strides = canonical_strides(tensor.shape, layouts.get(name))
         if strides is not None:
-            check_output_layout(spec.name, tensor.shape, strides)
-            result[spec.name] = strides
+            check_output_layout(name, tensor.shape, strides)
+            result[name] = strides
     return result
 
 
@@ -200,6 +232,11 @@ def _format_layout(shape: tuple[int, ...], strides: Strides | None) -> str:
     return f":({','.join(map(str, strides))})"
 
 
+def _word(attribute: Attribute) -> str:
+    """What an attribute is called in a case line."""
+    return f"attribute.{attribute.name}" if attribute.name in _OWN_WORDS else attribute.name
+
+
 class _Parser:
     """Reads one case line, word by word."""
 
@@ -224,8 +261,6 @@ class _Parser:
         outputs = {o.name: self.words.pop(o.name, "") for o in self.primitive.outputs}
         attributes = dict(self._attributes())
         violates = self.words.pop("violates", "")
-        if violates and not _VIOLATION.fullmatch(violates):
-            raise CaseError(f"violates={violates}: write it as C3.1, constraint and way")
         fill = self.words.pop("fill", "normal")
         if fill not in FILLS:
             raise CaseError(f"fill={fill}: known are {', '.join(FILLS)}")
@@ -239,8 +274,8 @@ class _Parser:
             raise CaseError(f"{self.primitive.name} has no tensor or attribute {unknown!r}")
         try:
             arguments = Arguments(tensors, attributes)
-            case = Case(self.primitive, arguments, {}, fill, seed, after, int(runs), violates)
-            return replace(case, layouts=dict(self._layouts(case, outputs)))
+            case = Case(self.primitive, arguments, {}, fill, seed, after, int(runs))
+            return replace(case, layouts=dict(self._layouts(case, outputs)), violates=violates)
         except SpecError as wrong:
             raise CaseError(str(wrong)) from None
 
@@ -262,7 +297,7 @@ class _Parser:
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
         for attribute in self.primitive.attributes:
-            text = self.words.pop(attribute.name, None)
+            text = self.words.pop(_word(attribute), None)
             if text is None and attribute.default is REQUIRED:
                 raise CaseError(f"the attribute {attribute.name} is missing: {attribute.doc}")
             if text is None:
@@ -276,13 +311,14 @@ class _Parser:
                 ) from None
 
     def _layouts(self, case: Case, texts: Mapping[str, str]) -> Iterator[tuple[str, Strides]]:
-        for spec, tensor in zip(self.primitive.outputs, case.call.outputs, strict=True):
-            text = texts[spec.name]
+        for name, text in texts.items():
             if not text:
                 continue
             if not text.startswith(":"):
-                raise CaseError(f"{spec.name}={text}: an output has a layout only, such as :nhwc")
-            yield spec.name, _parse_layout(spec.name, text[1:], tensor.shape)
+                raise CaseError(f"{name}={text}: an output has a layout only, such as :nhwc")
+            if name not in case.call.named_outputs:
+                raise CaseError(f"{name}={text}: this call has no output {name}")
+            yield name, _parse_layout(name, text[1:], case.call.named_outputs[name].shape)
 
 
 def _parse_tensor(name: str, text: str) -> TensorType:

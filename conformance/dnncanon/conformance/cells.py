@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from dnncanon.conformance import workloads
-from dnncanon.conformance.case import Case, must_error_cases
+from dnncanon.conformance.case import Case, must_error_cases, wrong_out_cases
 from dnncanon.conformance.pool import Pool
 from dnncanon.conformance.shards import WHOLE, Shard
 from dnncanon.conformance.simplify import simplified, weight
@@ -21,7 +21,7 @@ from dnncanon.spec import Primitive, Scale, primitives, span
 
 # After so many crashes and timeouts a cell is given up: each costs a new process, or the whole timeout.
 MAX_DEATHS = 5
-# Draws of the must-error layer: each is violated in every way its constraints offer.
+# Draws of the must-error layer: each is violated in every way its constraints and outputs offer.
 MUST_ERROR_DRAWS = 4
 
 # Different choices can mean one case: so many draws are made for each that is asked for.
@@ -53,7 +53,8 @@ class Cell:
     def boundaries(self) -> Iterator[tuple[str, Case]]:
         """Cases at the boundaries of the domain that are not too large, each with its origin."""
         for boundary in self.primitive.boundaries(self.dtype):
-            case = Case(self.primitive, boundary.arguments)
+            fill = "special" if boundary.special_values else "normal"
+            case = Case(self.primitive, boundary.arguments, fill=fill)
             if self.boundary is None or size(case) <= self.boundary:
                 yield f"report:{boundary.report}" if boundary.report else "boundary", case
 
@@ -93,6 +94,8 @@ class CellRun:
     """A cell on its way through a backend.
 
     ``record`` gets every result, after ``applied`` has looked whether it is an expected failure.
+    ``worker`` is the number of the one that its cases are for, None for any: what a worker has compiled
+    for some cases of a cell it need not for the others.
     """
 
     cell: Cell
@@ -101,6 +104,7 @@ class CellRun:
     applied: Callable[[CaseResult], CaseResult] = lambda result: result
     origin: str = "drawn"
     shard: Shard = WHOLE
+    worker: int | None = None
     results: dict[str, CaseResult] = field(default_factory=dict)
     explained: bool = False
     stop_at_failure: bool = False
@@ -109,24 +113,32 @@ class CellRun:
 
     def submit(self) -> None:
         """Submit all cases of the cell; their results are recorded as they come."""
+        for case, origin in self.cases():
+            self.submit_case(case, origin)
+
+    def cases(self) -> Iterator[tuple[Case, str]]:
+        """All cases of the cell, each with its origin."""
         introduction = self.pool.introduction
         if self.cell.primitive.name not in introduction["offered"]:
             # One case only, which will say that the backend lacks the primitive.
-            self.submit_cases(replace(self.cell, count=1).draw())
+            yield from ((case, self.origin) for case in replace(self.cell, count=1).draw())
             return
         for origin, case in self.cell.boundaries():
-            self._submit(case, origin)
-        self.submit_cases(self.cell.draw())
-        if introduction["raises_spec_errors"]:
-            for case in replace(self.cell, count=MUST_ERROR_DRAWS).draw():
-                self.submit_cases(must_error_cases(case))
+            yield case, origin
+        yield from ((case, self.origin) for case in self.cell.draw())
+        for drawn in replace(self.cell, count=MUST_ERROR_DRAWS).draw():
+            if introduction["raises_spec_errors"]:
+                yield from ((case, self.origin) for case in must_error_cases(drawn))
+            if introduction["accepts_out"]:
+                yield from ((case, self.origin) for case in wrong_out_cases(drawn))
 
     def submit_cases(self, given_cases: Iterable[Case]) -> None:
         """Submit these cases; their results are recorded as they come."""
         for case in given_cases:
-            self._submit(case, self.origin)
+            self.submit_case(case, self.origin)
 
-    def _submit(self, case: Case, origin: str) -> None:
+    def submit_case(self, case: Case, origin: str) -> None:
+        """Submit a case, unless it has a result, is another shard's, or the cell was given up."""
         if str(case) in self.results or not self.shard.holds(case):
             return
         if self.stop_at_failure and self._failed:
@@ -135,7 +147,7 @@ class CellRun:
             why = f"the cell was given up after {self.deaths} crashes and timeouts"
             self._heard(self.pool.result(case, Verdict.SKIPPED, why), origin)
         else:
-            self.pool.submit(case, partial(self._heard, origin=origin))
+            self.pool.submit(case, partial(self._heard, origin=origin), self.worker)
 
     def _heard(self, result: CaseResult, origin: str) -> None:
         result = self.applied(replace(result, origin=origin))

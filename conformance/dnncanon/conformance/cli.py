@@ -27,9 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.do(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        print(
-            "dnncanon: interrupted; what was tested so far is in the results file", file=sys.stderr
-        )
+        print(f"dnncanon: interrupted{arguments.interrupted}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader has gone, as in `dnncanon list | head -1`; nothing is left to be said to it.
@@ -189,23 +187,35 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _mutants(arguments: argparse.Namespace) -> int:
-    from dnncanon.conformance.mutants import hunt, select, table
+    from dnncanon.conformance.mutants import hunt, page, select, tally, usable_cores
+    from dnncanon.conformance.progress import progress_bar
 
+    mutants = select(arguments.name)
     fates = []
-    for fate in hunt(
-        select(arguments.name),
-        cases=arguments.cases,
-        seed=arguments.seed,
-        timeout=arguments.timeout,
-    ):
-        fates.append(fate)
-        if not arguments.markdown:
+    with progress_bar() as progress:
+        task = progress.add_task("mutants", total=len(mutants))
+        for fate in hunt(
+            mutants,
+            cases=arguments.cases,
+            seed=arguments.seed,
+            timeout=arguments.timeout,
+            jobs=arguments.jobs or usable_cores(),
+            on_fate=lambda: progress.advance(task),
+        ):
+            fates.append(fate)
             print(fate, flush=True)
-    if arguments.markdown:
-        print(table(fates))
-    killed, due = sum(not f.survived for f in fates), sum(not f.mutant.equivalent for f in fates)
-    print(f"\nkilled {killed} of {due} mutants, {len(fates) - due} declared equivalent")
-    return OK if all(fate.as_it_should_be for fate in fates) else NOT_CONFORMING
+    print(f"\n{tally(fates)}")
+    amiss = [fate for fate in fates if not fate.as_it_should_be]
+    for fate in amiss:
+        why = (
+            "survived, and nothing says why" if fate.survived else "declared equivalent, but killed"
+        )
+        print(f"{fate.mutant.name}: {why}")
+    if arguments.out:
+        path = Path(arguments.out)
+        path.write_text(page(fates, shlex.join(["dnncanon", *arguments.words])), "utf-8")
+        print(f"wrote {path}")
+    return NOT_CONFORMING if amiss else OK
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -225,6 +235,7 @@ def _parser() -> argparse.ArgumentParser:
         "3 nothing was tested.",
     )
     parser.add_argument("--version", action="version", version=f"dnncanon {__version__}")
+    parser.set_defaults(interrupted="")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("list", help="primitives, backends, levels and workloads")
@@ -238,6 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("run", help="hold a backend to the reference and write a report")
     _add_run_arguments(command)
     command.set_defaults(do=_run)
+    command.set_defaults(interrupted="; what was tested so far is in the results file")
 
     command = commands.add_parser("repro", help="run one case line again")
     command.add_argument("line", help="a case line, in quotes, as printed by run")
@@ -264,7 +276,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--cases", type=_positive_integer, default=50, help="cases at most (50)")
     command.add_argument("--seed", type=_seed, default=0)
     command.add_argument("--timeout", type=_positive_number, default=60.0, metavar="SECONDS")
-    command.add_argument("--markdown", action="store_true", help="a table for documents")
+    command.add_argument(
+        "--jobs", type=_positive_integer, help="hunted side by side (default: one a core)"
+    )
+    command.add_argument("--out", metavar="FILE", help="write the kill table there, as Markdown")
     command.set_defaults(do=_mutants)
 
     command = commands.add_parser("doctor", help="what this machine can run, and what is missing")

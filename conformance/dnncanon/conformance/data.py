@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dnncanon.spec import DTYPES
+from dnncanon.spec import ANY, DTYPES, DType
+from dnncanon.spec.values import Values as Allowed
 
 Bits = NDArray[np.uint64]
 Values = NDArray[np.float64]
@@ -34,10 +35,64 @@ class Fill:
 
 
 def values(
-    fill: str, seed: int, tensor: str, count: int, dtype: str, reduction_length: int
+    fill: str,
+    seed: int,
+    tensor: str,
+    count: int,
+    dtype: str,
+    reduction_length: int,
+    allowed: Allowed = ANY,
+    limit: int = 1,
 ) -> Values:
-    """``count`` values for one tensor of a case, in logical order, not yet rounded to ``dtype``."""
-    return FILLS[fill].make(random_bits(seed, tensor, count), dtype, reduction_length)
+    """``count`` values for one tensor of a case, in logical order, not yet rounded to ``dtype``.
+
+    They are of those that the tensor is ``allowed`` to hold, indices being below ``limit``.
+    """
+    bits, row = random_bits(seed, tensor, count), DTYPES[dtype]
+    if allowed.kind in _CHOSEN:
+        return _CHOSEN[allowed.kind](bits, allowed.low, limit)
+    made = FILLS[fill].make(bits, dtype, reduction_length)
+    if not row.is_float:
+        made = _whole(fill, bits, made, row)
+    elif not row.has_infinity:
+        made = np.clip(np.where(np.isinf(made), np.sign(made), made), -row.max, row.max)
+    if allowed.kind == "positive" or (row.is_float and not row.signed):
+        return np.where(made == 0.0, 1.0, np.abs(made))
+    return made if row.signed else np.abs(made)
+
+
+# --- Values that are chosen -----------------------------------------------------------------------
+
+
+def _indices(bits: Bits, low: int, limit: int) -> Values:
+    chosen: Values = low + ((bits >> np.uint64(16)) % np.uint64(max(1, limit - low))).astype(float)
+    return chosen
+
+
+_CHOSEN: dict[str, Callable[[Bits, int, int], Values]] = {
+    "index": _indices,
+    "integer": _indices,
+    "boolean": lambda bits, low, limit: ((bits >> np.uint64(16)) & np.uint64(1)).astype(np.float64),
+    "unit": lambda bits, low, limit: _uniform(bits),
+}
+
+
+def _whole(fill: str, bits: Bits, made: Values, row: DType) -> Values:
+    """Integers of the type: small ones for "integers", its ends for "special", else of many magnitudes."""
+    if row.kind == "bool":
+        return _CHOSEN["boolean"](bits, 0, 1)
+    if fill == "integers":
+        return made
+    pick = (bits & np.uint64(1023)).astype(np.int64)  # the lowest bits are not those of _uniform
+    magnitude = np.floor(np.ldexp(_uniform(bits), (pick >> 4) % row.digits + 1))
+    made = np.where(pick & 1, -magnitude, magnitude)
+    if fill == "special":
+        ends = np.asarray([row.min, row.max, 0.0, -1.0])[(pick >> 1) & 3]
+        made = np.where(pick & 8, ends, made)
+    return np.clip(made, -row.max - row.signed, row.max)
+
+
+# --- The fills ------------------------------------------------------------------------------------
 
 
 def random_bits(seed: int, stream: str, count: int) -> Bits:

@@ -36,6 +36,8 @@ def execute(backend: Backend, case: Case) -> CaseResult:
         result = replace(blank, message=f"{backend.name} declines {case.layer} values: {declined}")
     elif short := memory.shortage(case):
         result = replace(blank, verdict=Verdict.SKIPPED, message=short)
+    elif case.wrong_out:
+        result = _wrong_out(backend, function, case, blank)
     elif case.violates:
         result = _must_error(backend, function, case, blank)
     else:
@@ -66,17 +68,27 @@ def inputs(case: Case) -> dict[str, Guarded]:
     """The inputs of a case in their guarded buffers."""
     length = case.primitive.reduction_length(case.call.problem)
     tensors = case.arguments.tensors
-    return {
-        spec.name: Guarded.holding(spec.name, tensors[spec.name], _data(case, spec, length))
-        for spec in case.primitive.inputs
-        if spec.name in tensors
-    }
+    specs = [spec for spec in case.primitive.inputs if spec.name in tensors]
+    drawn = {spec.name: _data(case, spec, length) for spec in specs}
+    made = case.primitive.consistent(case.call.problem, drawn)
+    margin = transfer.margin(case)
+    return {s.name: Guarded.holding(s.name, tensors[s.name], made[s.name], margin) for s in specs}
 
 
 def _data(case: Case, spec: TensorSpec, reduction_length: int) -> NDArray[np.float64]:
     tensor = case.arguments.tensors[spec.name]
     fill = "normal" if case.layer == "special" and not spec.special_values else case.fill
-    flat = data.values(fill, case.seed, spec.name, tensor.size, tensor.dtype, reduction_length)
+    limit = spec.values.limit(case.call.problem)
+    flat = data.values(
+        fill,
+        case.seed,
+        spec.name,
+        tensor.size,
+        tensor.dtype,
+        reduction_length,
+        spec.values,
+        limit,
+    )
     return flat.reshape(tensor.shape)
 
 
@@ -125,7 +137,7 @@ def _wrong_together(made: list[_Execution]) -> str:
 
 def _difference(first: _Execution, second: _Execution) -> str:
     """Where the outputs of two equal calls differ in any bit; empty if nowhere."""
-    names = [output.name for output in first.case.primitive.outputs]
+    names = first.call.named_outputs
     for name, one, other in zip(names, first.results, second.results, strict=True):
         differ = _bits(one) != _bits(other)
         if differ.any():
@@ -181,9 +193,7 @@ class _Execution:
             with isolation.SettingsKept():
                 self._call()
         except NotImplementedError as unsupported:
-            message = isolation.said(unsupported) or "not implemented"
-            verdict, tampering = _tampering(self.blank.verdict)
-            return replace(self.blank, verdict=verdict, message=tampering or message)
+            return self.unsupported(isolation.said(unsupported) or "not implemented")
         except (
             BaseException
         ):  # exits and interrupts too: they are the backend's, and cost it the case
@@ -202,6 +212,11 @@ class _Execution:
                 message = f"no memory is left to judge by: {kept}"
                 return replace(self.blank, verdict=Verdict.ERROR, message=message)
 
+    def unsupported(self, why: str) -> CaseResult:
+        """The result of a call that the backend does not offer."""
+        verdict, tampering = _tampering(Verdict.UNSUPPORTED)
+        return replace(self.blank, verdict=verdict, message=tampering or why)
+
     def _examined(self) -> CaseResult:
         """The result of a call that has returned."""
         counters = {"flops": float(self.call.flops), "least_bytes": float(self.call.least_bytes)}
@@ -209,7 +224,7 @@ class _Execution:
         verdict, complaint = _tampering(Verdict.FAILED)
         try:
             with isolation.SettingsKept():
-                complaint = complaint or self._damage() or self._wrong_outputs()
+                complaint = complaint or self.damage() or self._wrong_outputs()
         except MemoryError:
             raise
         except BaseException:  # the backend's to_host
@@ -221,8 +236,9 @@ class _Execution:
     def _judged(self, timed: CaseResult) -> CaseResult:
         tensors = {name: guarded.view() for name, guarded in self.inputs.items()}
         expected = expectations(self.call, tensors, timed.numerics)
-        names = [output.name for output in self.case.primitive.outputs]
-        judgement = judge(names, self.results, expected, list(tensors.values()))
+        names = tuple(self.call.named_outputs)
+        copied = [] if self.case.primitive.may_copy else list(tensors.values())
+        judgement = judge(names, self.results, expected, copied)
         late = self.written_since() if self.watchable else ""
         return replace(
             timed,
@@ -231,15 +247,22 @@ class _Execution:
             max_error=judgement.max_error,
             p99_error=judgement.p99_error,
             bias=judgement.bias,
+            mean_square=judgement.mean_square,
+            sampled=judgement.sampled,
             max_ulp=judgement.max_ulp,
             ulp_histogram=judgement.ulp_histogram,
+            wrong_elements=judgement.wrong_elements,
             elements=judgement.elements,
         )
 
     def _call(self) -> None:
         """Hand everything over and call the function."""
+        self.call_with(*self.handed_over())
+
+    def handed_over(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of the call, positional and by keyword, as the backend's arrays."""
         self._sent = {name: Sent(self.backend, guarded) for name, guarded in self.inputs.items()}
-        self._out = transfer.outputs(self.backend, self.case)
+        self._out = transfer.outputs(self.backend, self.case, self._sent)
         tensors = [
             self._sent[spec.name].tensor if spec.name in self._sent else None
             for spec in self.case.primitive.inputs
@@ -253,7 +276,7 @@ class _Execution:
         keywords = {**attributes, **transfer.out_keyword(self._out)}
         if self._workspace:
             keywords["workspace"] = self._workspace[0].tensor
-        self._returned = self._timed_call(tensors, keywords)
+        return tensors, keywords
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
         """The attributes; those at their defaults are left for the backend to fill in."""
@@ -262,18 +285,20 @@ class _Execution:
             if value is not attribute.default:
                 yield attribute.name, value
 
-    def _timed_call(self, tensors: list[Any], keywords: dict[str, Any]) -> tuple[Any, ...]:
+    def call_with(self, tensors: list[Any], keywords: dict[str, Any]) -> None:
+        """Call the function, and wait until the device has finished."""
         self.backend.synchronize()
         started = time.perf_counter()
         returned = self.function(*tensors, **keywords)
         self.backend.synchronize()
         self.seconds = time.perf_counter() - started
-        return returned if isinstance(returned, tuple) else (returned,)
+        self._returned = returned if isinstance(returned, tuple) else (returned,)
 
-    def _damage(self) -> str:
-        """What was written that was not to be; empty if nothing."""
+    def damage(self, *, refused: bool = False) -> str:
+        """What was written that was not to be, as no output is where the call was ``refused``."""
         found = [sent.damage(written=False) for sent in self._sent.values()]
-        found += [sent.damage(written=True) for sent in (*self._out, *self._workspace)]
+        found += [sent.damage(written=not refused) for sent in self._out]
+        found += [sent.damage(written=True) for sent in self._workspace]
         return next(filter(None, found), "")
 
     def _wrong_outputs(self) -> str:
@@ -286,19 +311,19 @@ class _Execution:
             return ""
         if len(self._returned) != len(self.call.outputs):
             return f"{len(self._returned)} outputs were returned, not {len(self.call.outputs)}"
-        outputs = zip(self.case.primitive.outputs, self.call.outputs, self._returned, strict=True)
-        for spec, expected, returned in outputs:
+        outputs = zip(self.call.named_outputs.items(), self._returned, strict=True)
+        for (name, expected), returned in outputs:
             if not hasattr(returned, "shape") or not hasattr(returned, "dtype"):
-                return f"{spec.name} is {_kind(returned)}, not an array"
+                return f"{name} is {_kind(returned)}, not an array"
             array = self.backend.to_host(returned)
             if not isinstance(array, np.ndarray):
-                return f"{spec.name} is {_kind(array)} on the host, not a NumPy array"
+                return f"{name} is {_kind(array)} on the host, not a NumPy array"
             self.results.append(transfer.snapshot(array))
             got = TensorType.of(self.results[-1])
             if got != expected:
-                return f"{spec.name} is {_described(got)}, not {_described(expected)}"
+                return f"{name} is {_described(got)}, not {_described(expected)}"
             if any(sent.shares_memory(returned) for sent in self._sent.values()):
-                return f"{spec.name} shares memory with an input"
+                return f"{name} shares memory with an input"
         return ""
 
     @property
@@ -311,10 +336,10 @@ class _Execution:
         now = [sent.received() for sent in self._out] or [
             np.asarray(self.backend.to_host(returned)) for returned in self._returned
         ]
-        for spec, then, array in zip(self.case.primitive.outputs, self.results, now, strict=False):
+        for name, then, array in zip(self.call.named_outputs, self.results, now, strict=False):
             if transfer.snapshot(array).tobytes() != then.tobytes():
-                return f"{spec.name} was written after the call had returned"
-        damage = self._damage()
+                return f"{name} was written after the call had returned"
+        damage = self.damage()
         return f"{damage}, after the call had returned" if damage else ""
 
 
@@ -358,7 +383,7 @@ def _must_error(
     tensors = {name: _zeros(tensor) for name, tensor in arguments.tensors.items()}
     ordered = [tensors.get(spec.name) for spec in case.primitive.inputs]
     sent = [None if tensor is None else backend.to_device(tensor) for tensor in ordered]
-    outputs = transfer.outputs(backend, case)
+    outputs = transfer.outputs(backend, case, {})
     message = ""
     try:
         with isolation.SettingsKept():
@@ -372,6 +397,37 @@ def _must_error(
     else:
         message = f"broke {label}, and no error was raised"
     message = message or next(filter(None, (o.damage(written=False) for o in outputs)), "")
+    verdict, tampering = _tampering(Verdict.FAILED if message else Verdict.PASSED)
+    return replace(blank, verdict=verdict, message=tampering or message)
+
+
+def _wrong_out(
+    backend: Backend, function: Callable[..., Any], case: Case, blank: CaseResult
+) -> CaseResult:
+    """Call with an ``out=`` that does not fit: it has to be refused, with nothing written."""
+    wrong, execution = case.wrong_out, _Execution(backend, function, case, blank)
+    assert wrong is not None
+    if not transfer.takes_out(backend):
+        return replace(blank, message=f"{backend.name} takes no out=")
+    try:
+        with isolation.SettingsKept():
+            arguments = execution.handed_over()
+    except MemoryError:
+        raise
+    except Exception:  # for instance of a dtype that the backend has no arrays of
+        return execution.unsupported(f"{wrong}, and cannot be made: {isolation.failure()}")
+    message = f"{wrong}, and no error was raised"
+    try:
+        with isolation.SettingsKept():
+            execution.call_with(*arguments)
+    except NotImplementedError as unsupported:
+        return execution.unsupported(isolation.said(unsupported) or "not implemented")
+    except BaseException as error:
+        message = wrong.complaint(error, claimed=backend.raises_spec_errors)
+    try:
+        message = message or execution.damage(refused=True)
+    except Exception:  # the backend's to_host
+        return replace(blank, verdict=Verdict.ERROR, message=isolation.failure())
     verdict, tampering = _tampering(Verdict.FAILED if message else Verdict.PASSED)
     return replace(blank, verdict=verdict, message=tampering or message)
 

@@ -202,11 +202,14 @@ def _floating_point_library() -> ctypes.CDLL:
 
 
 def failure() -> str:
-    """The exception being handled: what it says, shortened, and where it came from."""
+    """The exception being handled: what it says, shortened, and where it came from.
+
+    The first line has its kind and the first line of its message; reports show it as the headline.
+    """
     error = sys.exception()
     trace = traceback.extract_tb(error.__traceback__ if error else None)
     where = traceback.format_list(list(trace)[-_TRACEBACK_FRAMES:])
-    return "\n".join([_told(lambda: _last_lines(error)), "".join(where).rstrip()])
+    return "\n".join([_told(lambda: _headed(error)), "".join(where).rstrip()])
 
 
 def said(error: BaseException) -> str:
@@ -214,8 +217,20 @@ def said(error: BaseException) -> str:
     return _told(lambda: str(error))
 
 
-def _last_lines(error: BaseException | None) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
+def _headed(error: BaseException | None) -> str:
+    """What Python prints of an exception, without blank lines, its kind and message first.
+
+    Python prints the source before them for a SyntaxError, and a message as it is, also one that
+    begins with an empty line.
+    """
+    printed = "".join(traceback.format_exception_only(error)).splitlines()
+    lines = [line for line in printed if line.strip()]
+    kind = type(error).__name__
+    at = next((i for i, line in enumerate(lines) if line.partition(":")[0].endswith(kind)), 0)
+    head = lines.pop(at)
+    if head.rstrip().endswith(f"{kind}:") and at < len(lines):
+        head = f"{head.rstrip()} {lines.pop(at).strip()}"
+    return "\n".join([head, *lines])
 
 
 def _told(tell: Callable[[], str]) -> str:

@@ -5,10 +5,11 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.metadata import entry_points
+from pathlib import Path
 from types import CodeType, ModuleType
 
 from dnncanon.spec.mutant import Mutant
@@ -55,7 +56,7 @@ def applied(name: str) -> Iterator[str]:
             f"there is no mutant {name!r} among {len(known)}; did you mean {' or '.join(near)}?"
         )
     mutant = known[name]
-    room = ".".join(mutant.module.split(".")[:2])
+    room = room_of(mutant)
     originals = _taken_out(room)
     if room not in before:  # only the catalogue has loaded it
         originals.clear()
@@ -71,6 +72,23 @@ def applied(name: str) -> Iterator[str]:
             package, _, name = room.partition(".")
             setattr(sys.modules[package], name, originals[room])
             sys.meta_path.remove(finder)
+
+
+def room_of(mutant: Mutant) -> str:
+    """The package that is loaded afresh for a mutant, such as ``dnncanon.reference``."""
+    return ".".join(mutant.module.split(".")[:2])
+
+
+@contextmanager
+def unloaded_afterwards(room: str) -> Iterator[None]:
+    """What the block loads of a room is loaded no more after it; a room in use before stays."""
+    in_use = room in sys.modules
+    try:
+        yield
+    finally:
+        if not in_use and _taken_out(room):
+            package, _, name = room.partition(".")
+            delattr(sys.modules[package], name)  # where `from dnncanon import gpu` would find it
 
 
 def _taken_out(room: str) -> dict[str, ModuleType]:
@@ -106,6 +124,22 @@ class _MutatingLoader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         changed = mutated(self.mutant, self.get_data(self.path).decode())
         return compile(changed, self.path, "exec")
+
+
+def check_places(mutants: Iterable[Mutant]) -> None:
+    """Raises MutantError with a line for each mutant whose place is not in the source just once."""
+    lost = []
+    for mutant in mutants:
+        found = importlib.util.find_spec(mutant.module)
+        if found is None or found.origin is None:
+            lost.append(f"mutant {mutant.name}: there is no module {mutant.module}")
+            continue
+        try:
+            mutated(mutant, Path(found.origin).read_text("utf-8"))
+        except MutantError as error:
+            lost.append(str(error))
+    if lost:
+        raise MutantError("\n".join(lost))
 
 
 def mutated(mutant: Mutant, source: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dnncanon.conformance import memory
 from dnncanon.conformance.backends import BackendError
@@ -47,6 +47,47 @@ class SuiteDefect(RuntimeError):
 OnResult = Callable[[CaseResult], None]
 
 
+@dataclass(frozen=True)
+class Errand:
+    """What a worker is started for: a backend, the end of a connection that is its own, where to print."""
+
+    backend: str
+    environment: Mapping[str, str]
+    memory_limit: int
+    connection: Connection
+    output: Any
+
+
+class Process(Protocol):
+    """A worker's process, which leads a process group of its own, so that its children end with it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, negative for a signal. Raises subprocess.TimeoutExpired."""
+
+
+Start = Callable[[Errand], Process]
+
+
+def spawned(errand: Errand) -> Process:
+    """A worker in a fresh interpreter."""
+    module = [sys.executable, "-m", "dnncanon.conformance.worker"]
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+    descriptor = errand.connection.fileno()
+    words = (descriptor, os.getpid(), errand.memory_limit, errand.backend)
+    return subprocess.Popen(
+        [*module, *map(str, words)],
+        pass_fds=[descriptor],
+        stdin=subprocess.DEVNULL,
+        stdout=errand.output,
+        stderr=errand.output,
+        env={**os.environ, **errand.environment, "PYTHONPATH": path},
+        start_new_session=True,
+    )
+
+
 @dataclass
 class _Job:
     case: Case
@@ -57,7 +98,7 @@ class _Job:
 class Worker:
     """One worker process and the cases it holds, oldest first."""
 
-    process: "subprocess.Popen[bytes]"
+    process: Process
     connection: Connection
     output: Any
     mark: str
@@ -67,23 +108,13 @@ class Worker:
     heard: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def start(cls, backend: str, environment: Mapping[str, str], memory_limit: int) -> "Worker":
+    def start(
+        cls, backend: str, environment: Mapping[str, str], memory_limit: int, start: Start
+    ) -> "Worker":
         ours, theirs = Pipe()
         output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the worker)
-        module = [sys.executable, "-m", "dnncanon.conformance.worker"]
-        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
-        words = (theirs.fileno(), os.getpid(), memory_limit, backend)
-        command = [*module, *map(str, words)]
         mark = uuid.uuid4().hex
-        process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **environment, "PYTHONPATH": path, _MARK: mark},
-            start_new_session=True,  # so that its children can be ended with it
-        )
+        process = start(Errand(backend, {**environment, _MARK: mark}, memory_limit, theirs, output))
         theirs.close()
         ended = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
         return cls(process, ours, output, mark, ended)
@@ -131,11 +162,16 @@ def _end_marked(mark: str) -> None:
                 os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
+def share_of_memory(workers: int) -> int:
+    """The limit of each of several workers; negative, which means: for backends without a GPU."""
+    return -int(_SHARE_OF_MEMORY * memory.bytes_available() / workers)
+
+
 class Pool:
     """``jobs`` workers for one backend. Use it in a ``with`` statement.
 
     ``memory_limit`` is what each may allocate, in bytes; by default their share of what is free, unless
-    the backend uses a GPU, whose drivers map more than they use.
+    the backend uses a GPU, whose drivers map more than they use. ``start`` makes the processes.
     """
 
     def __init__(
@@ -146,20 +182,22 @@ class Pool:
         timeout: float = 60.0,
         environment: Mapping[str, str] | None = None,
         memory_limit: int | None = None,
+        start: Start = spawned,
     ) -> None:
         self.backend = backend
         self.timeout = timeout
         self._environment = dict(environment or {})
         self._jobs = max(1, jobs)
         self._memory_limit = memory_limit
+        self._start_process = start
         self._workers = [self._start() for _ in range(self._jobs)]
         self._introduction: dict[str, Any] | None = None
 
     def _start(self) -> Worker:
         limit = self._memory_limit
-        if limit is None:  # negative: for backends without a GPU
-            limit = -int(_SHARE_OF_MEMORY * memory.bytes_available() / self._jobs)
-        return Worker.start(self.backend, self._environment, limit)
+        if limit is None:
+            limit = share_of_memory(self._jobs)
+        return Worker.start(self.backend, self._environment, limit, self._start_process)
 
     def __enter__(self) -> "Pool":
         return self
@@ -172,34 +210,49 @@ class Pool:
     def introduction(self) -> dict[str, Any]:
         """What the backend says of itself. Raises BackendError if it cannot be loaded."""
         while self._introduction is None:
-            self._listen()
+            self.listen()
         return self._introduction
 
-    def submit(self, case: Case, on_result: OnResult) -> None:
-        """Have a case run; ``on_result`` gets its result, from within a later call of the pool."""
+    @property
+    def workers(self) -> range:
+        """The numbers of its workers; one that replaces another takes over its number."""
+        return range(self._jobs)
+
+    def has_room(self, worker: int) -> bool:
+        """Whether this worker takes another case at once."""
+        return len(self._workers[worker].jobs) < AHEAD
+
+    def submit(self, case: Case, on_result: OnResult, worker: int | None = None) -> None:
+        """Have a case run by a worker, by default the one with the least to do, as soon as it has room.
+
+        ``on_result`` gets the result, from within a later call of the pool.
+        """
         _ = self.introduction
         while True:
-            worker = min(self._workers, key=lambda w: len(w.jobs))
-            if len(worker.jobs) < AHEAD:
+            chosen = self._least_busy() if worker is None else worker
+            if self.has_room(chosen):
                 break
-            self._listen()
-        self._send(worker, _Job(case, on_result))
+            self.listen()
+        self._send(self._workers[chosen], _Job(case, on_result))
 
-    def drain(self) -> None:
-        """Wait until every submitted case has its result."""
-        while any(worker.jobs for worker in self._workers):
-            self._listen()
+    def _least_busy(self) -> int:
+        return min(self.workers, key=lambda number: len(self._workers[number].jobs))
+
+    def drain(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Wait until every submitted case has its result, or ``until`` holds."""
+        while any(worker.jobs for worker in self._workers) and not until():
+            self.listen()
 
     def run(self, case: Case) -> CaseResult:
         """Run one case and return its result."""
         results: list[CaseResult] = []
         self.submit(case, results.append)
         while not results:
-            self._listen()
+            self.listen()
         return results[0]
 
-    def _listen(self) -> None:
-        """Hear what workers have to say; deal with those that died or fell silent."""
+    def listen(self) -> None:
+        """Wait for what workers have to say, a second at most; deal with those that died or fell silent."""
         handles: dict[Any, Worker] = {w.connection: w for w in self._workers}
         handles |= {w.ended: w for w in self._workers if w.ended is not None}
         ready = wait(handles, timeout=self._patience())

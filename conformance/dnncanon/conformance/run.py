@@ -1,17 +1,14 @@
 """A run: choose cells, send their cases through a backend, write results and reports."""
 
 import platform
-import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dnncanon.conformance import workloads
 from dnncanon.conformance.case import Case
@@ -19,6 +16,7 @@ from dnncanon.conformance.cells import Cell, CellRun, workload_cases
 from dnncanon.conformance.expected import Expectation, ExpectationError, Expectations
 from dnncanon.conformance.levels import LEVELS
 from dnncanon.conformance.pool import Pool
+from dnncanon.conformance.progress import progress_bar
 from dnncanon.conformance.shards import WHOLE, Shard, same_run
 from dnncanon.reports import (
     CaseResult,
@@ -218,15 +216,7 @@ class _Run:
         for result in earlier.cases if earlier else ():
             by_cell[result.primitive, result.dtype].take_over(result)
         self.failed = False
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(file=sys.stderr),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
+        self.progress = progress_bar()
 
     def go(self) -> Summary:
         started = time.monotonic()
@@ -241,21 +231,47 @@ class _Run:
         return summary
 
     def _run_cells(self) -> None:
+        """A cell for each worker, side by side; once none is left to begin, all work on the last ones."""
         task = self.progress.add_task("", total=len(self.runs))
-        for run in self.runs:
-            if self.options.fail_fast and self.failed:
-                break
-            self.progress.update(task, description=run.cell.name)
-            if self.options.workload:
-                run.submit_cases(self._layers(run.cell))
-            else:
-                run.submit()
-            self.progress.advance(task)
+        _ = self.pool.introduction
+        to_begin = deque(self.runs)
+        begun: dict[int, tuple[CellRun, Iterator[tuple[Case, str]]]] = {}
+        while (to_begin or begun) and not (self.options.fail_fast and self.failed):
+            for number in self.pool.workers:
+                if to_begin and number not in begun:
+                    run = to_begin.popleft()
+                    run.worker = number
+                    begun[number] = run, self._cases(run)
+                    self.progress.update(task, description=run.cell.name)
+            if not to_begin:
+                for run, _ in begun.values():
+                    run.worker = None
+            done = [number for number, cell in begun.items() if self._submitted(*cell)]
+            for number in done:
+                del begun[number]
+                self.progress.advance(task)
+            if not done:
+                self.pool.listen()
         self.pool.drain()
 
-    def _layers(self, cell: Cell) -> list[Case]:
+    def _submitted(self, run: CellRun, cases: Iterator[tuple[Case, str]]) -> bool:
+        """Submit as many cases as there is room for; whether that was the last of the cell's."""
+        while any(map(self.pool.has_room, self._takers(run))):
+            case = next(cases, None)
+            if case is None:
+                return True
+            run.submit_case(*case)
+        return False
+
+    def _takers(self, run: CellRun) -> Sequence[int]:
+        return self.pool.workers if run.worker is None else (run.worker,)
+
+    def _cases(self, run: CellRun) -> Iterator[tuple[Case, str]]:
+        if not self.options.workload:
+            return run.cases()
         name, batch = self.options.workload, self.options.batch
-        return list(workload_cases(name, batch, cell.primitive.name, cell.dtype))
+        layers = workload_cases(name, batch, run.cell.primitive.name, run.cell.dtype)
+        return ((case, run.origin) for case in layers)
 
     def _explain_failures(self) -> None:
         if self.options.workload:

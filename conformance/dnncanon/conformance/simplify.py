@@ -21,7 +21,7 @@ from dnncanon.spec import (
     channels_last_strides,
     dense_strides,
 )
-from dnncanon.spec.attributes import Padding, PerDim, padding_pairs
+from dnncanon.spec.attributes import Integer, Integers, Padding, PerDim, padding_pairs
 
 # A dim of a tensor: ``N``, ``C/groups``, or ``*I`` for one in each spatial dim.
 _DIM = re.compile(r"(?P<each>\*?)(?P<symbol>\w+)(?:/(?P<divisor>\w+))?")
@@ -88,6 +88,7 @@ def _magnitude(value: Any) -> int:
 def _steps(case: Case) -> Iterator[Case]:
     yield from _plain_data(case)
     yield from _fewer_dims(case)
+    yield from _fewer_entries(case)
     yield from _fewer_tensors(case)
     yield from _fewer_attributes(case)
     yield from _fewer_groups(case)
@@ -120,6 +121,17 @@ def _fewer_dims(case: Case) -> Iterator[Case]:
             for name, value in _per_dim(case).items()
         }
         yield from _changed(case, fewer, attributes)
+
+
+def _fewer_entries(case: Case) -> Iterator[Case]:
+    """Take one entry out of a list of integers, such as axes or a shape."""
+    attributes = case.arguments.attributes
+    for attribute in case.primitive.attributes:
+        value = attributes[attribute.name]
+        if isinstance(attribute.kind, Integers) and isinstance(value, tuple):
+            for position in range(len(value)):
+                fewer = {attribute.name: value[:position] + value[position + 1 :]}
+                yield from _changed(case, _extents(case), {**attributes, **fewer})
 
 
 def _fewer_tensors(case: Case) -> Iterator[Case]:
@@ -180,8 +192,7 @@ def _grown(size: tuple[int, ...], padding: Any) -> Iterator[tuple[int, ...]]:
 
 def _fewer_groups(case: Case) -> Iterator[Case]:
     """Fewer groups of the same size, or one group of all channels."""
-    specs = (*case.primitive.inputs, *case.primitive.outputs)
-    for name in {d["divisor"] for spec in specs for d in _parsed(spec.dims) if d["divisor"]}:
+    for name in _divisors(case):
         groups, extents = case.arguments.attributes[name], _extents(case)
         for fewer in _smaller(groups, 1):
             attributes = {**case.arguments.attributes, name: fewer}
@@ -221,18 +232,20 @@ def _smaller_spatially(case: Case) -> Iterator[Case]:
     together = {**spatial, **sizes}
     dims = max(map(len, together.values()), default=0)
     for dim in range(dims):
-        options = [(*_smaller(size[dim], 1), size[dim]) for size in together.values()]
+        # A reduced tensor has fewer dims than others.
+        having = {name: size for name, size in together.items() if dim < len(size)}
+        options = [(*_smaller(size[dim], 1), size[dim]) for size in having.values()]
         for chosen in sorted(product(*options), key=sum):
-            new = {
+            new = together | {
                 name: (*size[:dim], value, *size[dim + 1 :])
-                for (name, size), value in zip(together.items(), chosen, strict=True)
+                for (name, size), value in zip(having.items(), chosen, strict=True)
             }
             new_extents = {**extents, **{s: new[s] for s in spatial}}
             yield from _changed(case, new_extents, {**attributes, **{n: new[n] for n in sizes}})
 
 
 def _smaller_attributes(case: Case) -> Iterator[Case]:
-    """Integers in attributes one by one: strides, dilations, padding."""
+    """Integers in attributes one by one: strides, dilations, padding, extents, seeds."""
     attributes = _per_dim(case)
     for attribute in case.primitive.attributes:
         value = attributes[attribute.name]
@@ -242,6 +255,11 @@ def _smaller_attributes(case: Case) -> Iterator[Case]:
                 change = {attribute.name: smaller}
                 yield from _changed(case, _extents(case), {**attributes, **change})
                 yield from _input_to_fit(case, change)
+        is_number = isinstance(attribute.kind, Integer) and isinstance(value, int)
+        if is_number and attribute.name not in _divisors(case):
+            for number in _smaller(value, 0):
+                one_smaller = {**attributes, attribute.name: number}
+                yield from _changed(case, _extents(case), one_smaller)
 
 
 def _one_smaller(value: tuple[Any, ...], least: int) -> Iterator[tuple[Any, ...]]:
@@ -282,6 +300,12 @@ def _dims(case: Case) -> dict[str, list[dict[str, str]]]:
         for spec in case.primitive.inputs
         if spec.name in case.arguments.tensors
     }
+
+
+def _divisors(case: Case) -> set[str]:
+    """The attributes by which extents are divided: groups."""
+    specs = (*case.primitive.inputs, *case.primitive.outputs)
+    return {d["divisor"] for spec in specs for d in _parsed(spec.dims) if d["divisor"]}
 
 
 def _parsed(dims: str) -> list[dict[str, str]]:
@@ -330,14 +354,15 @@ def _changed(case: Case, extents: Extents, attributes: Mapping[str, Any]) -> Ite
         tensors[name] = TensorType(tensor.dtype, tuple(shape), strides)
     arguments = Arguments(tensors, attributes)
     try:
-        outputs = case.primitive.bind_arguments(arguments).outputs
+        outputs = case.primitive.bind_arguments(arguments).named_outputs
     except SpecError:
         return
-    types = zip(case.primitive.outputs, case.call.outputs, outputs, strict=True)
+    before = case.call.named_outputs
     layouts = {
-        spec.name: strides
-        for spec, before, after in types
-        if (strides := _strides_like(before.shape, case.layouts.get(spec.name), after.shape))
+        name: strides
+        for name, after in outputs.items()
+        if name in before
+        and (strides := _strides_like(before[name].shape, case.layouts.get(name), after.shape))
     }
     yield from _legal(case, arguments, layouts)
 
@@ -346,7 +371,7 @@ def _strides_like(
     before: tuple[int, ...], strides: Strides | None, shape: tuple[int, ...]
 ) -> Strides | None:
     """Strides of the same kind for another shape: dims in the same order, gaps, repeated elements."""
-    if strides is None:
+    if strides is None or len(before) < len(shape):
         return None
     if len(before) == len(shape) > 2 and strides == channels_last_strides(before):
         return channels_last_strides(shape)

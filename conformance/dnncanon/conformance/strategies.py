@@ -127,10 +127,10 @@ def build_case(choose: Draw, primitive: Primitive[Any], dtype: str, scale: Scale
     }
     case = Case(primitive, Arguments(tensors, arguments.attributes))
     layouts: dict[str, Strides] = {}
-    for spec, output in zip(primitive.outputs, case.call.outputs, strict=True):
+    for name, output in case.call.named_outputs.items():
         strides = _with_layout(choose, output, _OUTPUT_LAYOUTS).strides
         if strides is not None:
-            layouts[spec.name] = strides
+            layouts[name] = strides
     fill = choose.choice(DRAWN)
     repeated = choose.choice(("", "", "", "", "after", "after", "runs"))
     seed = choose.integer(0, _MAX_SEED)

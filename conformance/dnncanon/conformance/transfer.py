@@ -1,6 +1,6 @@
 """Guarded tensors on their way to a backend and back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,14 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnncanon.conformance.backends import Backend
-from dnncanon.conformance.buffers import Guarded
+from dnncanon.conformance.buffers import MARGIN, Guarded
 from dnncanon.conformance.case import Case
+from dnncanon.spec import TensorType
 
 
 class Sent:
-    """A guarded tensor as handed to the backend, and as it comes back."""
+    """A guarded tensor as handed to the backend, and as it comes back.
 
-    def __init__(self, backend: Backend, guarded: Guarded) -> None:
+    It lies in ``buffer`` where that is given, which holds on the device what the guarded one does.
+    """
+
+    def __init__(self, backend: Backend, guarded: Guarded, buffer: Any = None) -> None:
         self.backend = backend
         self.guarded = guarded
         if backend.as_strided is None:
@@ -24,10 +28,15 @@ class Sent:
             self.tensor = backend.to_device(guarded.view())
             return
         # A copy: what the backend does to it is told from the original.
-        self.buffer = backend.to_device(guarded.buffer.copy())
+        self.buffer = backend.to_device(guarded.buffer.copy()) if buffer is None else buffer
         self.tensor = backend.as_strided(
             self.buffer, guarded.type.shape, guarded.type.element_strides, guarded.margin
         )
+
+    def sharing(self, name: str, tensor: TensorType, offset: int) -> "Sent":
+        """Another tensor in the same memory, its first element so many behind this one's."""
+        within = Guarded(name, tensor, self.guarded.buffer, self.guarded.margin + offset)
+        return Sent(self.backend, within, self.buffer)
 
     def damage(self, *, written: bool) -> str | None:
         """What changed around the tensor, or in it if it was not to be written."""
@@ -52,18 +61,32 @@ class Sent:
         return replace(self.guarded, buffer=host).view()
 
 
-def outputs(backend: Backend, case: Case) -> list[Sent]:
-    """Poisoned outputs for a backend that takes ``out=``; none for others."""
-    if not backend.accepts_out or backend.as_strided is None:
+def takes_out(backend: Backend) -> bool:
+    """Whether outputs are handed to a backend: it takes ``out=``, and views of its memory can be made."""
+    return backend.accepts_out and backend.as_strided is not None
+
+
+def margin(case: Case) -> int:
+    """Elements on either side of each tensor: more where an ``out=`` lies over another."""
+    return MARGIN + (case.wrong_out.reach if case.wrong_out else 0)
+
+
+def outputs(backend: Backend, case: Case, inputs: Mapping[str, Sent]) -> list[Sent]:
+    """Poisoned outputs for a backend that takes ``out=``; none for others.
+
+    They are as the call demands, but for the one that is to be wrong.
+    """
+    if not takes_out(backend):
         return []
-    types = zip(case.primitive.outputs, case.call.outputs, strict=True)
-    return [
-        Sent(
-            backend,
-            Guarded.poisoned(spec.name, replace(tensor, strides=case.layouts.get(spec.name))),
-        )
-        for spec, tensor in types
-    ]
+    wrong, sent = case.wrong_out, dict(inputs)
+    for name, right in case.call.named_outputs.items():
+        tensor = replace(right, strides=case.layouts.get(name))
+        if wrong and wrong.output == name and wrong.over:
+            sent[name] = sent[wrong.over].sharing(name, tensor, wrong.offset)
+            continue
+        given = wrong.given if wrong and wrong.output == name else tensor
+        sent[name] = Sent(backend, Guarded.poisoned(name, given, margin(case)))
+    return [sent[name] for name in case.call.named_outputs]
 
 
 def out_keyword(sent: Sequence[Sent]) -> dict[str, Any]:

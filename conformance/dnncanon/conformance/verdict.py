@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnncanon.conformance.bounds import Expected, Sharing, spacing
-from dnncanon.reports import ULP_BINS, ULP_EDGES, Verdict
+from dnncanon.conformance.ulps import together, units_of
+from dnncanon.reports import Verdict
 
 Floats = NDArray[np.float64]
 
@@ -43,8 +44,11 @@ class Judgement:
     max_error: float
     p99_error: float
     bias: float | None
-    max_ulp: float
+    mean_square: float | None
+    sampled: int
+    max_ulp: float | None
     ulp_histogram: tuple[int, ...]
+    wrong_elements: int | None
     elements: int
 
 
@@ -63,15 +67,20 @@ def judge(
         if vacuous:
             verdict, wrong = Verdict.MISTRUSTED, [vacuous]
     biases = [part.bias for part in parts if part.bias is not None]
-    histogram = np.sum([part.histogram for part in parts], axis=0)
+    squares = [(s.mean_square, s.count) for s in (part.statistics for part in parts) if s]
+    sampled = sum(count for _, count in squares)
+    units = together([part.units for part in parts])
     return Judgement(
         verdict=verdict,
         message="\n".join(wrong),
         max_error=max(part.max_error for part in parts),
         p99_error=_percentile([part.ratio for part in parts], 99),
         bias=max(biases, key=abs) if biases else None,
-        max_ulp=max(part.max_ulp for part in parts),
-        ulp_histogram=tuple(int(count) for count in histogram),
+        mean_square=sum(mean * n for mean, n in squares) / sampled if sampled else None,
+        sampled=sampled,
+        max_ulp=units.largest,
+        ulp_histogram=units.histogram,
+        wrong_elements=units.wrong,
         elements=sum(part.got.size for part in parts),
     )
 
@@ -87,18 +96,10 @@ class _Comparison:
             self.error = self.got - expected.value
             self.ratio = _ratio(self.got, self.error, expected)
             self.max_error = float(self.ratio.max(initial=0.0))
-            self.histogram, self.max_ulp = self._ulps()
+            self.units = units_of(self.got, self.error, self.ratio, expected)
             self.statistics = _statistics(self.error, self.got, expected)
         self.bias = None if self.statistics is None else self.statistics.bias
         self.complaint = self._complaint()
-
-    def _ulps(self) -> tuple[NDArray[np.int64], float]:
-        """Errors in units in the last place of the expected value, counted by power of two."""
-        finite = np.isfinite(self.expected.value) & np.isfinite(self.got)
-        error = np.abs(self.error[finite])
-        ulps = error / spacing(self.expected.value[finite], self.expected.dtype)
-        counts = np.bincount(np.searchsorted(ULP_EDGES, ulps), minlength=ULP_BINS)
-        return counts, float(ulps.max(initial=0.0))
 
     def _complaint(self) -> str:
         out = self.ratio > 1.0
@@ -167,8 +168,9 @@ def _percentile(ratios: Sequence[Floats], percent: float) -> float:
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Of the errors of one output: both figures are as the model has them at 0 and 1."""
+    """Of ``count`` errors of one output: both figures are as the model has them at 0 and 1."""
 
+    count: int
     bias: float
     mean_square: float
     mean_square_limit: float
@@ -191,6 +193,7 @@ def _statistics(error: Floats, got: Floats, expected: Expected) -> _Statistics |
     covariances = _covariances(expected.sharing, positions)
     signed = float(np.sum(normalised * np.sign(value[positions])))
     return _Statistics(
+        count=positions.size,
         bias=signed / math.sqrt(float(np.sum(covariances))),
         mean_square=float(np.mean(np.square(normalised))),
         mean_square_limit=mean_square_limit(positions.size, float(np.max(covariances))),

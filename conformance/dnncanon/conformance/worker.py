@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dnncanon.conformance import isolation, memory
+from dnncanon.conformance import isolation, memory, transfer
 from dnncanon.conformance.backends import Backend, BackendError, load
 from dnncanon.conformance.case import Case, CaseError
 from dnncanon.conformance.execute import blank_result, execute
@@ -118,6 +118,7 @@ def introduction(backend: Backend) -> dict[str, Any]:
         "title": backend.title,
         "offered": backend.offered(),
         "raises_spec_errors": backend.raises_spec_errors,
+        "accepts_out": transfer.takes_out(backend),
         "description": backend.description,
     }
 
@@ -126,21 +127,26 @@ def _unanswerable(backend: Backend, case: Case, why: str) -> CaseResult:
     return replace(blank_result(case, backend.name, "ieee"), verdict=Verdict.SKIPPED, message=why)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, however busy it is then."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had died before we asked
         os._exit(1)
 
 
-def main() -> None:
-    """``python -m dnncanon.conformance.worker FD PARENT MEMORY BACKEND``, as started by the pool."""
+def work(descriptor: int, parent: int, memory_limit: int, backend_name: str) -> None:
+    """Be a worker: serve the connection ``descriptor`` for as long as the process ``parent`` lives."""
     faulthandler.enable(os.dup(2))  # a descriptor of its own: the backend may close 2
     if sys.platform == "linux":
-        _die_with(int(sys.argv[2]))
+        die_with(parent)
         memory.volunteer_for_the_killer()
-    descriptor, memory_limit, backend_name = int(sys.argv[1]), int(sys.argv[3]), sys.argv[4]
     Server(Connection(descriptor)).serve(backend_name, memory_limit)
+
+
+def main() -> None:
+    """``python -m dnncanon.conformance.worker FD PARENT MEMORY BACKEND``, as started by the pool."""
+    descriptor, parent, memory_limit = map(int, sys.argv[1:4])
+    work(descriptor, parent, memory_limit, sys.argv[4])
 
 
 if __name__ == "__main__":

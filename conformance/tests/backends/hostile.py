@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dnncanon.reference as reference
-from dnncanon.spec import ShapeError
+from dnncanon.spec import ShapeError, check_output_layout
 
 Array = NDArray[Any]
 
@@ -22,8 +22,19 @@ class _Correct:
     accepts_out = True
 
     def conv_forward(self, x: Array, w: Array, *, out: Array, **attributes: Any) -> Array:
-        out[...] = reference.conv_forward(x, w, **attributes)
+        result = reference.conv_forward(x, w, **attributes)
+        _refuse_misfit(out, result, x, w)
+        out[...] = result
         return out
+
+
+def _refuse_misfit(out: Array, result: Array, *inputs: Array) -> None:
+    """An error, not the specification's, for an ``out`` that is not like the result."""
+    if (out.shape, out.dtype) != (result.shape, result.dtype):
+        raise ValueError("no such out")
+    check_output_layout("y", out.shape, [stride // out.itemsize for stride in out.strides])
+    if any(np.shares_memory(out, array) for array in inputs):
+        raise ValueError("not in place")
 
 
 def _is_target(x: Array) -> bool:

@@ -1,10 +1,11 @@
 """The GPU library: the primitives of the specification as Numba-CUDA kernels, on CUDA or the CPU emulator.
 
 Where kernels run is decided by DNNCANON_DEVICE = auto, cuda, emulator, emulator-check or
-emulator-profile. No device is opened before the first call.
+emulator-profile. No device is opened before the first call. The primitives are attributes of this package.
 """
 
 from importlib.util import find_spec
+from typing import Any
 
 if find_spec("numba_cuda") is None:
     raise ImportError(
@@ -16,15 +17,8 @@ from dnncanon.gpu import (
     backend,
     compatibility,  # noqa: F401  (has to be imported before numba.cuda is)
 )
-from dnncanon.gpu.conv import (
-    Algorithm,
-    algorithms,
-    conv_backward_bias,
-    conv_backward_data,
-    conv_backward_filter,
-    conv_bias_activation_forward,
-    conv_forward,
-)
+from dnncanon.gpu.library import algorithms, function, functions
+from dnncanon.gpu.primitive import Algorithm
 from dnncanon.gpu.runtime import DeviceArray, DeviceError, as_strided, empty, to_device, to_host
 
 __all__ = [
@@ -34,12 +28,15 @@ __all__ = [
     "algorithms",
     "as_strided",
     "backend",
-    "conv_backward_bias",
-    "conv_backward_data",
-    "conv_backward_filter",
-    "conv_bias_activation_forward",
-    "conv_forward",
     "empty",
     "to_device",
     "to_host",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return function(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *functions()]

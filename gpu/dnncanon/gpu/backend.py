@@ -1,35 +1,12 @@
 """The backend "gpu" of the conformance suite: this module is the backend object."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dnncanon.gpu import runtime
-from dnncanon.gpu.conv import (
-    algorithms,
-    conv_backward_bias,
-    conv_backward_data,
-    conv_backward_filter,
-    conv_bias_activation_forward,
-    conv_forward,
-)
+from dnncanon.gpu import library, runtime
 from dnncanon.spec import primitives
-
-__all__ = [
-    "accepts_out",
-    "as_strided",
-    "conv_backward_bias",
-    "conv_backward_data",
-    "conv_backward_filter",
-    "conv_bias_activation_forward",
-    "conv_forward",
-    "describe",
-    "name",
-    "synchronize",
-    "to_device",
-    "to_host",
-    "workspace_bytes",
-]
 
 name = "gpu"
 
@@ -56,7 +33,7 @@ def as_strided(
 
 def workspace_bytes(primitive: str, *tensors: Any, **attributes: Any) -> int:
     """The size of the workspace that the call takes with ``algorithm="auto"``, exactly."""
-    return algorithms(primitive, *tensors, **attributes)[0].workspace_bytes
+    return library.algorithms(primitive, *tensors, **attributes)[0].workspace_bytes
 
 
 def synchronize() -> None:
@@ -67,12 +44,17 @@ def synchronize() -> None:
 def describe() -> dict[str, Any]:
     """Device, versions, numerics class by primitive and dtype, and whose errors are raised."""
     device = runtime.device()
-    offered = [p for p in primitives().values() if p.name in __all__]
+    offered = [p for p in primitives().values() if p.name in library.functions()]
     return {
         "device": device.name,
         "gpu": not device.is_host,
         "versions": device.versions(),
-        "numerics": {p.name: {row.dtype: "ieee" for row in p.dtypes} for p in offered},
+        "numerics": {p.name: {row.dtype: row.numerics[0] for row in p.dtypes} for p in offered},
         "deterministic": {p.name: True for p in offered},
         "errors": "dnncanon",
     }
+
+
+def __getattr__(primitive: str) -> Callable[..., Any]:
+    """The function of a primitive."""
+    return library.function(__name__, primitive)

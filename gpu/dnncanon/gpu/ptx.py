@@ -26,6 +26,7 @@ from dnncanon.gpu.emulator.instructions import scalar as scalar_ops
 from dnncanon.gpu.emulator.instructions import tensor as tensor_ops
 from dnncanon.gpu.emulator.instructions import wgmma as wgmma_ops
 from dnncanon.gpu.emulator.instructions.table import Instruction, Scope
+from dnncanon.gpu.emulator.native import u16, u32
 
 _NUMBA = {
     "h": types.uint16, "r": types.uint32, "l": types.uint64, "f": types.float32,
@@ -46,9 +47,7 @@ def instruction_function(entry: Instruction, arity: int) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         operands = _operands(context, builder, signature.args, arguments, entry.inputs)
-        kind = ir.FunctionType(_result_llvm(entry), [o.type for o in operands])
-        code = ir.InlineAsm(kind, entry.text, entry.constraints, side_effect=entry.volatile)
-        result = builder.call(code, operands)
+        result = _emit(builder, entry, operands)
         if not entry.outputs:
             return context.get_dummy_value()
         if len(entry.outputs) == 1:
@@ -57,6 +56,13 @@ def instruction_function(entry: Instruction, arity: int) -> Any:
         return context.make_tuple(builder, signature.return_type, values)
 
     return intrinsic(_typer(arity, _result_numba(entry), codegen))
+
+
+def _emit(builder: Any, entry: Instruction, operands: list[Any]) -> Any:
+    """The call of an entry's inline PTX."""
+    kind = ir.FunctionType(_result_llvm(entry), [o.type for o in operands])
+    code = ir.InlineAsm(kind, entry.text, entry.constraints, side_effect=entry.volatile)
+    return builder.call(code, operands)
 
 
 def _typer(arity: int, result: Any, codegen: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,6 +189,84 @@ unpack_e5m2x2 = _value("cvt.rn.f16x2.e5m2x2 $0, $1;", "r", "h", scalar_ops.unpac
 f32_to_s8 = _value("cvt.rni.sat.s8.f32 $0, $1;", "r", "f", scalar_ops.f32_to_s8)
 """float32 -> int8 in the low byte, sign-extended: nearest even, saturating."""
 f32_to_s32 = _value("cvt.rni.s32.f32 $0, $1;", "r", "f", scalar_ops.f32_to_s32_rni)
+_TO_S64 = {
+    types.float32: Instruction("cvt.rni.s64.f32 $0, $1;", "l", "f", scalar_ops.f32_to_s64_rni),
+    types.float64: Instruction("cvt.rni.s64.f64 $0, $1;", "l", "d", scalar_ops.f64_to_s64_rni),
+}
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def to_int64(typing: Any, value: Any) -> Any:
+    """to_int64(number) -> int64: nearest even, saturating, 0 for a NaN; integers and bools as they are."""
+    if value not in _TO_S64:
+        return types.int64(value), _cast_to(types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (number,) = arguments
+        whole = _emit(builder, _TO_S64[value], [number])
+        is_nan = builder.fcmp_unordered("uno", number, number)
+        return builder.select(is_nan, ir.Constant(whole.type, 0), whole)
+
+    return types.int64(value), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def to_odd_f32(typing: Any, value: Any) -> Any:
+    """to_odd_f32(number) -> float32, rounded to odd unless it is one: rounding that to nearest, to 22
+    bits or fewer, gives the same as rounding the number itself."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if value == types.float32:
+            return arguments[0]
+        exact = context.cast(builder, arguments[0], value, types.float64)
+        near = builder.fptrunc(exact, ir.FloatType())
+        back = builder.fpext(near, ir.DoubleType())
+        inexact = builder.fcmp_ordered("!=", back, exact)
+        outward = _is_farther(builder, back, exact)
+        word = ir.IntType(32)
+        bits = builder.bitcast(near, word)
+        inner = builder.sub(bits, builder.zext(outward, word))
+        odd = builder.or_(inner, ir.Constant(word, 1))
+        return builder.bitcast(builder.select(inexact, odd, bits), ir.FloatType())
+
+    return types.float32(value), codegen
+
+
+def _is_farther(builder: Any, number: Any, other: Any) -> Any:
+    """Whether a number is farther from zero than another one of its sign."""
+    zero = ir.Constant(number.type, 0.0)
+    above = builder.fcmp_ordered(">", number, other)
+    below = builder.fcmp_ordered("<", number, other)
+    return builder.select(builder.fcmp_ordered(">=", other, zero), above, below)
+
+
+def _cast_to(kind: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[0], signature.args[0], kind)
+
+    return codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of_f32(typing: Any, value: Any) -> Any:
+    """bits_of_f32(float32) -> its bits as an int64, 0 … 2^32 − 1."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.bitcast(arguments[0], ir.IntType(32))
+        return builder.zext(bits, ir.IntType(64))
+
+    return types.int64(types.float32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def f32_of_bits(typing: Any, bits: Any) -> Any:
+    """f32_of_bits(integer) -> the float32 whose bits are its lower 32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.trunc(arguments[0], ir.IntType(32)), ir.FloatType())
+
+    return types.float32(types.int64), codegen
+
 
 # --------------------------------------------------------------------------------------------------
 # Arithmetic
@@ -204,11 +288,17 @@ mul_f16x2 = _value("mul.rn.f16x2 $0, $1, $2;", "r", "rr", scalar_ops.hmul2)
 add_f16x2 = _value("add.rn.f16x2 $0, $1, $2;", "r", "rr", scalar_ops.hadd2)
 dp4a = _value("dp4a.s32.s32 $0, $1, $2, $3;", "r", "rrr", scalar_ops.dp4a)
 """dp4a(a, b, c): c plus the dot product of four signed bytes."""
+mul_wide_u32 = _value("mul.wide.u32 $0, $1, $2;", "l", "rr", scalar_ops.mul_wide_u32)
+"""mul_wide_u32(a, b) -> uint64: the whole product."""
 
 
 # --------------------------------------------------------------------------------------------------
 # Loads and stores of 8 and 16 bytes
 # --------------------------------------------------------------------------------------------------
+def _memory(text: str, outputs: str, inputs: str, execute: Any) -> Instruction:
+    return Instruction(text, outputs, inputs, execute, Scope.THREAD, volatile=True, memory=True)
+
+
 def _thread(
     text: str,
     outputs: str,
@@ -255,6 +345,151 @@ store_shared_v4 = _thread(
 store_shared_v2 = _thread(
     "st.shared.v2.b32 [$0], {$1, $2};", "", "rrr", scalar_ops.store_shared_v2, 2
 )
+
+_GLOBAL_LOADS = {
+    2: _memory("ld.global.b16 $0, [$1];", "h", "l", scalar_ops.load_global(u16)),
+    4: _memory("ld.global.b32 $0, [$1];", "r", "l", scalar_ops.load_global(u32)),
+    8: _memory("ld.global.v2.b32 {$0, $1}, [$2];", "rr", "l", scalar_ops.load_global_v2),
+    16: _memory(f"ld.global.v4.b32 {_FOUR}, [$4];", "rrrr", "l", scalar_ops.load_global_v4),
+}
+_GLOBAL_STORES = {
+    2: _memory("st.global.b16 [$0], $1;", "", "lh", scalar_ops.store_global(u16)),
+    4: _memory("st.global.b32 [$0], $1;", "", "lr", scalar_ops.store_global(u32)),
+    8: _memory("st.global.v2.b32 [$0], {$1, $2};", "", "lrr", scalar_ops.store_global_v2),
+    16: _memory(
+        "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "", "lrrrr", scalar_ops.store_global_v4
+    ),
+}
+"""By the bytes of an access."""
+
+
+_CHUNK = types.UniTuple(types.uint64, 2)
+
+
+@cache
+def load_chunk(count: int) -> Any:
+    """The function load(array, index) -> chunk: `count` adjacent elements of an array in global memory
+    from element `index` on, read by one instruction. They have 2, 4, 8 or 16 bytes together, and the
+    address is a multiple of that. A chunk is a tuple of two uint64, the first element in the lowest bits."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typing: Any, array: Any, index: Any) -> Any:
+        entry = _GLOBAL_LOADS[count * array.dtype.bitwidth // 8]
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            address = _element_address(context, builder, signature, arguments)
+            loaded = _emit(builder, entry, [address])
+            several = len(entry.outputs) > 1
+            parts = [builder.extract_value(loaded, i) for i in range(len(entry.outputs) * several)]
+            halves = _joined(builder, parts or [loaded])
+            return context.make_tuple(builder, _CHUNK, halves)
+
+        return _CHUNK(array, types.int64), codegen
+
+    return load
+
+
+@cache
+def store_chunk(count: int) -> Any:
+    """The function store(array, index, chunk), the counterpart of `load_chunk`."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(typing: Any, array: Any, index: Any, chunk: Any) -> Any:
+        entry = _GLOBAL_STORES[count * array.dtype.bitwidth // 8]
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            address = _element_address(context, builder, signature, arguments)
+            halves = [builder.extract_value(arguments[2], i) for i in range(2)]
+            _emit(builder, entry, [address, *_divided(builder, halves, entry.inputs[1:])])
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, _CHUNK), codegen
+
+    return store
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def chunk_first(typing: Any, array: Any, chunk: Any) -> Any:
+    """chunk_first(array, chunk): the first element of a chunk of an array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        low = builder.extract_value(arguments[1], 0)
+        word = builder.trunc(low, ir.IntType(array.dtype.bitwidth))
+        return builder.bitcast(word, context.get_value_type(array.dtype))
+
+    return array.dtype(array, _CHUNK), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def chunk_rest(typing: Any, array: Any, chunk: Any) -> Any:
+    """chunk_rest(array, chunk): the chunk without its first element."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        halves = [builder.extract_value(arguments[1], i) for i in range(2)]
+        shifted = _shifted(builder, halves, array.dtype.bitwidth)
+        return context.make_tuple(builder, _CHUNK, shifted)
+
+    return _CHUNK(array, _CHUNK), codegen
+
+
+@cache
+def chunk_append(count: int) -> Any:
+    """The function append(array, chunk, element) -> chunk without its first element, and with a new
+    one at its end, the `count`-th."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def append(typing: Any, array: Any, chunk: Any, element: Any) -> Any:
+        bits = array.dtype.bitwidth
+        half, shift = divmod((count - 1) * bits, 64)
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            halves = [builder.extract_value(arguments[1], i) for i in range(2)]
+            shifted = _shifted(builder, halves, bits)
+            word = builder.bitcast(arguments[2], ir.IntType(bits))
+            wide = builder.zext(word, ir.IntType(64)) if bits < 64 else word
+            new = builder.shl(wide, ir.Constant(ir.IntType(64), shift))
+            shifted[half] = builder.or_(shifted[half], new)
+            return context.make_tuple(builder, _CHUNK, shifted)
+
+        return _CHUNK(array, _CHUNK, array.dtype), codegen
+
+    return append
+
+
+def _element_address(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    data = _data_pointer(context, builder, signature.args[0], arguments[0])
+    return builder.ptrtoint(builder.gep(data, [arguments[1]]), ir.IntType(64))
+
+
+def _joined(builder: Any, parts: list[Any]) -> list[Any]:
+    """Registers of 16 or 32 bits as two of 64."""
+    halves = [ir.Constant(ir.IntType(64), 0)] * 2
+    for i, part in enumerate(parts):
+        half, shift = divmod(32 * i, 64)
+        wide = builder.zext(part, ir.IntType(64))
+        moved = builder.shl(wide, ir.Constant(ir.IntType(64), shift))
+        halves[half] = builder.or_(halves[half], moved)
+    return halves
+
+
+def _divided(builder: Any, halves: list[Any], letters: str) -> list[Any]:
+    """Two registers of 64 bits as one of 16, or as some of 32."""
+    places = [divmod(32 * i, 64) for i in range(len(letters))]
+    return [
+        builder.trunc(builder.lshr(halves[half], ir.Constant(ir.IntType(64), shift)), _LLVM[letter])
+        for (half, shift), letter in zip(places, letters, strict=True)
+    ]
+
+
+def _shifted(builder: Any, halves: list[Any], bits: int) -> list[Any]:
+    """Two registers of 64 bits, together shifted right."""
+    long = ir.IntType(64)
+    if bits == 64:
+        return [halves[1], ir.Constant(long, 0)]
+    into = builder.shl(halves[1], ir.Constant(long, 64 - bits))
+    low = builder.or_(builder.lshr(halves[0], ir.Constant(long, bits)), into)
+    return [low, builder.lshr(halves[1], ir.Constant(long, bits))]
+
 
 # --------------------------------------------------------------------------------------------------
 # Asynchronous copies from global to shared memory (sm_80)

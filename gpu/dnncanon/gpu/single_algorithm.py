@@ -18,6 +18,17 @@ _CONVOLUTIONS = (
     "conv_bias_activation_forward",
 )
 
+_NORMS = (
+    "batch_norm_forward_training",
+    "batch_norm_backward",
+    *(
+        f"{norm}_norm_{direction}"
+        for norm in ("layer", "rms", "group", "instance")
+        for direction in ("forward", "backward")
+    ),
+)
+"""Normalizations whose long sets "auto" splits; in a conformance suite's cases no set is so long."""
+
 
 def only(algorithm: str, primitives: tuple[str, ...]) -> SimpleNamespace:
     """The backend "gpu" with these primitives, each computed by one algorithm."""
@@ -36,3 +47,4 @@ def only(algorithm: str, primitives: tuple[str, ...]) -> SimpleNamespace:
 
 direct = only("direct", _CONVOLUTIONS)
 implicit_gemm = only("implicit_gemm", _CONVOLUTIONS)
+two_pass = only("two_pass", _NORMS)

@@ -637,3 +637,11 @@ def test_cache_hints(dtype):
     x, out = np.arange(32).astype(dtype), np.zeros(32, dtype)
     launch(kernel, 1, 32, (x, out))
     np.testing.assert_array_equal(out, x)
+
+
+def test_mul_wide_u32_is_the_whole_product() -> None:
+    x = rng.integers(0, 2**32, 1000, dtype=np.uint32)
+    y = rng.integers(0, 2**32, 1000, dtype=np.uint32)
+    x[:2], y[0] = 2**32 - 1, 2**32 - 1
+    product = apply_2(ptx.mul_wide_u32, x, y, np.zeros(1000, np.uint64))
+    assert np.array_equal(product, x.astype(np.uint64) * y)

@@ -4,25 +4,22 @@
 >>> import dnncanon.reference as ref
 >>> ref.conv_forward(np.ones((1, 1, 3)), np.ones((1, 1, 2)), padding=1)
 array([[[1., 2., 2., 1.]]])
+
+Every primitive of the specification is an attribute of this package.
 """
 
 from dnncanon.reference.backend import backend, definitions
-from dnncanon.reference.conv import (
-    conv_backward_bias,
-    conv_backward_data,
-    conv_backward_filter,
-    conv_bias_activation_forward,
-    conv_forward,
-)
 from dnncanon.reference.definition import Definition
 
-__all__ = [
-    "Definition",
-    "backend",
-    "conv_backward_bias",
-    "conv_backward_data",
-    "conv_backward_filter",
-    "conv_bias_activation_forward",
-    "conv_forward",
-    "definitions",
-]
+__all__ = ["Definition", "backend", "definitions"]
+
+
+def __getattr__(name: str) -> Definition:
+    try:
+        return definitions()[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *definitions()]

@@ -39,7 +39,9 @@ class ReferenceBackend:
 
     def describe(self) -> dict[str, Any]:
         """Device, versions, and the numerics class of each primitive and dtype."""
-        numerics = {p.name: {row.dtype: "ieee" for row in p.dtypes} for p in primitives().values()}
+        numerics = {
+            p.name: {row.dtype: row.numerics[0] for row in p.dtypes} for p in primitives().values()
+        }
         return {
             "device": platform.processor() or platform.machine(),
             "versions": {"dnncanon": __version__, "numpy": np.__version__},

@@ -5,7 +5,6 @@ A definition is written for any array that speaks NumPy's vocabulary. Users call
 errors, through :attr:`Definition.definition`.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -13,41 +12,70 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnncanon.reference.rounding import rounded
-from dnncanon.spec import REQUIRED, Arguments, Call, MissingTensorError, Primitive
+from dnncanon.spec import Call, MissingTensorError, Primitive
+from dnncanon.spec.signature import docstring, signature
 
 # Deliberately loose: a definition also runs on duck arrays, which no type of NumPy's describes.
 Array: TypeAlias = Any
+
+Lift: TypeAlias = Callable[[NDArray[np.float64]], Array]
 
 
 class Definition:
     """A primitive of the reference: call it as ``outputs = primitive(*tensors, **attributes)``.
 
     Inputs are arrays of one of the primitive's dtypes and are never written; the result is a new NumPy
-    array of that dtype, computed in float64 and rounded once, to nearest even.
+    array, computed in float64 and rounded once to the dtype of the output, to nearest even. Several
+    outputs come as a NamedTuple.
     """
 
-    def __init__(self, primitive: Primitive[Any], definition: Callable[..., Array]) -> None:
+    def __init__(
+        self, primitive: Primitive[Any], definition: Callable[..., Array], *, lifts: bool = False
+    ) -> None:
         self.primitive = primitive
         self.definition = definition
+        self.lifts = lifts
         self.__name__ = self.__qualname__ = primitive.name
         self.__module__ = definition.__module__
-        self.__doc__ = documentation(primitive)
+        self.__doc__ = docstring(primitive)
         self.__signature__ = signature(primitive)
 
-    def __call__(self, *tensors: Array, **attributes: Any) -> NDArray[Any]:
+    def __call__(self, *tensors: Array, **attributes: Any) -> Any:
         call = self.primitive.bind(*tensors, **attributes)
         with np.errstate(all="ignore"):  # NaN, Inf and underflow are results like any other
             arrays = [None if t is None else _as_float64(t) for t in tensors]
-            return rounded(self.definition(call.problem, *arrays), call.outputs[0].dtype)
+            results = self._results(call, arrays, _as_it_is)
+        types = call.outputs
+        return call.results(rounded(r, t.dtype) for r, t in zip(results, types, strict=True))
 
-    def evaluate(self, call: Call[Any], tensors: dict[str, Array]) -> tuple[Array, ...]:
-        """Run the definition unrounded, on arrays of any kind, for a call that is bound already."""
+    def evaluate(
+        self, call: Call[Any], tensors: dict[str, Array], lift: Lift | None = None
+    ) -> tuple[Array, ...]:
+        """Run the definition unrounded, on arrays of any kind, for a call that is bound already.
+
+        ``lift`` makes an array of that kind of a NumPy array that the definition makes itself.
+        """
         ordered = [tensors.get(spec.name) for spec in self.primitive.inputs]
-        result = self.definition(call.problem, *ordered)
-        return result if isinstance(result, tuple) else (result,)
+        return self._results(call, ordered, lift or _as_it_is)
+
+    def _results(
+        self, call: Call[Any], tensors: list[Array | None], lift: Lift
+    ) -> tuple[Array, ...]:
+        leading = (call.problem, lift) if self.lifts else (call.problem,)
+        return _several(self.definition(*leading, *tensors))
 
     def __repr__(self) -> str:
         return f"<dnncanon.reference.{self.__name__}>"
+
+
+def _as_it_is(array: Array) -> Array:
+    return array
+
+
+def _several(result: Any) -> tuple[Array, ...]:
+    """The outputs that a definition returned; those that the call does not have are None, and left out."""
+    given = result if isinstance(result, tuple) else (result,)
+    return tuple(array for array in given if array is not None)
 
 
 def _as_float64(tensor: Array) -> NDArray[np.float64]:
@@ -60,38 +88,15 @@ def _as_float64(tensor: Array) -> NDArray[np.float64]:
         ) from wrong
 
 
-def defines(primitive: Primitive[Any]) -> Callable[[Callable[..., Array]], Definition]:
-    """Decorate the function ``(problem, *tensors)`` that defines ``primitive``."""
-    return lambda definition: Definition(primitive, definition)
+def defines(
+    primitive: Primitive[Any], *, lifts: bool = False
+) -> Callable[[Callable[..., Array]], Definition]:
+    """Decorate the function ``(problem, *tensors)`` that defines ``primitive``.
+
+    With ``lifts`` it is ``(problem, lift, *tensors)``: numbers that are exact and come from no tensor, such
+    as random bits, pass through ``lift`` before they are computed with, so that errors are carried from there.
+    """
+    return lambda definition: Definition(primitive, definition, lifts=lifts)
 
 
-def signature(primitive: Primitive[Any]) -> inspect.Signature:
-    """Tensors positional in the spec's order, attributes keyword-only."""
-    parameter, empty = inspect.Parameter, inspect.Parameter.empty
-    tensors = [
-        parameter(t.name, parameter.POSITIONAL_ONLY, default=None if t.optional else empty)
-        for t in primitive.inputs
-    ]
-    attributes = [
-        parameter(
-            a.name, parameter.KEYWORD_ONLY, default=empty if a.default is REQUIRED else a.default
-        )
-        for a in primitive.attributes
-    ]
-    return inspect.Signature([*tensors, *attributes])
-
-
-def documentation(primitive: Primitive[Any]) -> str:
-    """The docstring of a primitive, from its declaration."""
-    lines = [primitive.summary, "", *primitive.formula.splitlines(), ""]
-    lines += [f"{t.name}: array [{t.dims}], {t.doc}" for t in primitive.inputs]
-    lines += [f"{a.name}: {a.kind.describes}. {a.doc}" for a in primitive.attributes]
-    lines += [f"Returns {t.name}: array [{t.dims}], {t.doc}" for t in primitive.outputs]
-    lines += [
-        "Raises SpecError, naming the constraint, for arguments that the spec does not allow:"
-    ]
-    lines += [f"C{i}. {c.text}" for i, c in enumerate(primitive.constraints, 1)]
-    return "\n".join(lines)
-
-
-__all__ = ["Arguments", "Array", "Definition", "defines", "documentation", "signature"]
+__all__ = ["Array", "Definition", "Lift", "defines"]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dnncanon.reports.records import CaseResult, Verdict
+from dnncanon.reports.records import ULP_EDGES, CaseResult, Verdict
 from dnncanon.reports.statistics import Cell, Standing, failing_count, run_count
 
 NOT_MEASURED = "–"
@@ -33,7 +33,8 @@ VERDICT_MEANINGS: Mapping[str, str] = {
 
 ULP_BASIS = (
     "ULP are units in the last place of the output's dtype. They show how errors are spread; they "
-    "decide nothing, because cancellation may cost a correct result any number of them."
+    "decide nothing, because cancellation may cost a correct result any number of them. Discrete "
+    "outputs (indices, masks, integer codes) have none: they are exact, or so many elements are wrong."
 )
 
 
@@ -96,6 +97,32 @@ def format_ratio(value: float | None) -> str:
     return text
 
 
+def format_max_ulp(result: Cell | CaseResult) -> str:
+    """The largest error in ULP; of discrete outputs "exact", or how many elements are wrong."""
+    parts = [] if result.max_ulp is None else [format_number(result.max_ulp)]
+    if result.wrong_elements or (result.wrong_elements == 0 and not parts):
+        parts.append(_wrong(result.wrong_elements))
+    return ", ".join(parts) or NOT_MEASURED
+
+
+def _wrong(elements: int) -> str:
+    return f"{elements:,} wrong" if elements else "exact"
+
+
+def format_p99_ulp(cell: Cell) -> str:
+    """The limit in ULP that 99 % of the elements keep, e.g. "≤ 1"; "0" if they are exactly right."""
+    if cell.p99_ulp is None or cell.p99_ulp == 0:
+        return NOT_MEASURED if cell.p99_ulp is None else "0"
+    if math.isinf(cell.p99_ulp):
+        return f"> {ULP_EDGES[-1]:,.0f}"
+    return f"≤ {format_number(cell.p99_ulp)}"
+
+
+def format_signed(value: float | None) -> str:
+    """As `format_number`, with the sign of a positive number too."""
+    return f"+{format_number(value)}" if value is not None and value > 0 else format_number(value)
+
+
 def format_number(value: float | None) -> str:
     """Three significant digits, thousands separated; NaN, ∞ and – where there is none."""
     if value is None:
@@ -146,9 +173,14 @@ def measures(case: CaseResult) -> str:
     if case.max_error is not None:
         parts.append(f"|error|/bound {format_ratio(case.max_error)}")
     if case.bias is not None:
-        parts.append(f"bias {format_number(case.bias)} σ")
+        parts.append(f"bias {format_signed(case.bias)} σ")
+    if case.mean_square is not None:
+        parts.append(f"mean (error/σ)² {format_number(case.mean_square)}")
     if case.max_ulp is not None:
         parts.append(f"{format_number(case.max_ulp)} ULP")
+    if case.wrong_elements is not None:
+        exact = "discrete outputs exact"
+        parts.append(f"{case.wrong_elements:,} elements wrong" if case.wrong_elements else exact)
     return ", ".join(parts)
 
 

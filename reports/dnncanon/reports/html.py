@@ -141,10 +141,9 @@ def _table_context(results: Results, table: Matrix) -> dict[str, Any]:
         "several": len(table.backends) > 1,
         "cells": cells,
         "measured": any(cell.max_error is not None for cell in cells),
+        "accuracy": [_accuracy_row(cell) for cell in cells if cell.run],
         "layers": _groups(results, "layer"),
         "origins": _groups(results, "origin"),
-        "ulp_rows": [_ulp_row(cell) for cell in cells if sum(cell.ulp_histogram)],
-        "ulp_limits": [_ulp_limit_label(limit) for limit in _ULP_LIMITS],
         "cases": shown,
         "cases_all": len(counted_cases(results.cases)),
         "verdicts_shown": [v for v in Verdict if any(case.verdict is v for case in shown)],
@@ -205,29 +204,33 @@ def _detail(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class UlpRow:
-    """One row of the ULP table."""
+class AccuracyRow:
+    """One row of the accuracy table: a cell with its ULP histogram, in bars and in words."""
 
     cell: Cell
-    total: int
-    shares: tuple[str, ...]
-    """Share of the elements within each of the table's limits."""
     bars: tuple[tuple[int, int, str], ...]
     """Bin, height of 0 … 24 on a logarithmic scale, and what it stands for."""
+    words: str
+    """Shares of the elements within a few limits, up to the first that all are within."""
 
 
-def _ulp_row(cell: Cell) -> UlpRow:
+def _accuracy_row(cell: Cell) -> AccuracyRow:
     histogram = cell.ulp_histogram
     total = sum(histogram)
-    within = [sum(histogram[: ULP_EDGES.index(limit) + 1]) for limit in _ULP_LIMITS]
-    return UlpRow(
+    if not total:
+        return AccuracyRow(cell, (), "")
+    within = [(limit, sum(histogram[: ULP_EDGES.index(limit) + 1])) for limit in _ULP_LIMITS]
+    needed = next((i for i, (_, number) in enumerate(within) if number == total), len(within))
+    return AccuracyRow(
         cell=cell,
-        total=total,
-        shares=tuple(percentage(number, total) for number in within),
         bars=tuple(
             (index, _bar_height(number, total), f"{label} ULP: {number:,}")
             for index, (number, label) in enumerate(zip(histogram, ulp_bin_labels(), strict=True))
             if number
+        ),
+        words=", ".join(
+            f"{percentage(number, total)} {_ulp_limit_label(limit)}"
+            for limit, number in within[: needed + 1]
         ),
     )
 
@@ -283,6 +286,10 @@ def _templates() -> Templates:
     templates.filters |= {
         "ratio": format_ratio,
         "number": formatting.format_number,
+        "signed": formatting.format_signed,
+        "max_ulp": formatting.format_max_ulp,
+        "p99_ulp": formatting.format_p99_ulp,
+        "ulp_order": lambda result: ulp_order(result.max_ulp, result.wrong_elements),
         "seconds": formatting.format_seconds,
         "rate": formatting.format_rate,
         "counters": formatting.format_counters,
@@ -301,6 +308,13 @@ def heat_level(ratio: float | None) -> int:
     """Colour step of an |error| / bound: 0 to 3 by quarters of the bound, 4 beyond it."""
     size = magnitude(ratio)
     return 4 if size > 1 else max(0, min(3, int(size * 4)))
+
+
+def ulp_order(max_ulp: float | None, wrong: int | None) -> str:
+    """What a column of ULP sorts by: nothing measured, then exact, then by ULP, then wrong ones."""
+    if max_ulp is None and wrong is None:
+        return ""
+    return f"{wrong}e200" if wrong else f"{magnitude(max_ulp or 0.0):.9g}"
 
 
 def _content_policy(scripts: Sequence[str]) -> str:

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dnncanon.reports.formatting import (
     STANDING_MARKS,
     cell_mark,
+    format_max_ulp,
     format_number,
+    format_p99_ulp,
     format_rate,
     format_ratio,
     format_seconds,
+    format_signed,
     measures,
     printable,
     shortened,
@@ -122,18 +125,22 @@ def _accuracy(table: Matrix) -> Iterator[str]:
     measured = [entry for entry in table.cells.values() if entry.max_error is not None]
     if not measured:
         return
-    yield "\n<details><summary>Accuracy: worst case of each cell</summary>\n\n"
-    figures_heads = "error / bound | 99 % within | bias (σ) | max ULP"
-    yield f"| primitive | backend | dtype | numerics | {figures_heads} | case |\n"
-    yield "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |\n"
+    yield "\n<details><summary>Accuracy of each primitive, dtype and backend</summary>\n\n"
+    heads = ["elements", "error / bound", "99 % within", "(error / σ)²", "bias (σ)"]
+    heads += ["max ULP", "99 % within ULP"]
+    yield f"| primitive | backend | dtype | claims | {' | '.join(heads)} | worst case |\n"
+    yield f"| --- | --- | --- | --- | {'---: | ' * len(heads)}--- |\n"
     for entry in measured:
         key, worst = entry.key, entry.worst
         names = [key.primitive, key.backend, key.dtype, ", ".join(entry.numerics)]
         figures = [
+            f"{entry.elements:,}",
             format_ratio(entry.max_error),
             format_ratio(entry.p99_error),
-            format_number(entry.bias),
-            format_number(entry.max_ulp),
+            format_number(entry.mean_square),
+            format_signed(entry.bias),
+            format_max_ulp(entry),
+            format_p99_ulp(entry),
         ]
         line = code(worst.case) if worst else ""
         yield f"| {' | '.join(map(cell, names))} | {' | '.join(figures)} | {line} |\n"

@@ -2,6 +2,11 @@
 
 A results file is UTF-8 text with one JSON object a line: one `environment`, then one `case` for
 every case that was run, at the end one `summary`; `schemas/results.schema.json` is its JSON Schema.
+The environment names the version of the format; files of every version so far are read:
+
+* 2 has `mean_square`, `sampled` and `wrong_elements` of a case;
+* 1 has not, and they read as not measured.
+
 Every line is flushed when it is written, so a run that is killed leaves a readable file; that its
 summary is missing is how a reader knows.
 
@@ -28,14 +33,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-SCHEMA_VERSION = "dnncanon-results/1"
+SCHEMA_VERSION = "dnncanon-results/2"
+"""The version that is written."""
+READABLE_VERSIONS = ("dnncanon-results/1", SCHEMA_VERSION)
+"""The versions that are read; names of one length, so that `resume` can bring a file up to date."""
 
 ULP_EDGES: tuple[float, ...] = (0.0, *(2.0**k for k in range(-1, 17)))
 """Upper edges of the bins of `CaseResult.ulp_histogram`, in ULP of the output dtype.
 
 Bin 0 counts the elements that are exactly right, bin i those with
 `ULP_EDGES[i - 1] < |error| <= ULP_EDGES[i]`, and one last bin those beyond 2^16 or not finite.
-`numpy.searchsorted(ULP_EDGES, abs_error_in_ulps)` gives the bins of an array.
+`numpy.searchsorted(ULP_EDGES, abs_error_in_ulps)` gives the bins of an array. Because the bins are
+the same in every case, the histogram of several cases is their sum, and loses nothing.
 """
 ULP_BINS = len(ULP_EDGES) + 1
 
@@ -104,10 +113,16 @@ class CaseResult:
     """|error| / bound that 99 % of the elements do not exceed."""
     bias: float | None = None
     """z score of the signed error."""
+    mean_square: float | None = None
+    """Mean of (error / σ)² over `sampled` elements, with the model's σ; 1 is what the model has."""
+    sampled: int = 0
+    """Elements of which `mean_square` is the mean, over all outputs."""
     max_ulp: float | None = None
-    """Largest |error| in units in the last place of the output dtype."""
+    """Largest |error| in units in the last place of the output dtype; None of discrete outputs."""
     ulp_histogram: tuple[int, ...] = ()
     """Elements by |error| in ULP, in the bins of `ULP_EDGES`; empty where nothing was measured."""
+    wrong_elements: int | None = None
+    """Elements of discrete outputs (indices, masks, codes) that are wrong; None if there are none."""
     elements: int = 0
     """Elements compared, over all outputs."""
     seconds: float = 0.0
@@ -126,8 +141,11 @@ class CaseResult:
             "max_error": _float_or_none(self.max_error),
             "p99_error": _float_or_none(self.p99_error),
             "bias": _float_or_none(self.bias),
+            "mean_square": _float_or_none(self.mean_square),
+            "sampled": int(self.sampled),
             "max_ulp": _float_or_none(self.max_ulp),
             "ulp_histogram": tuple(int(n) for n in self.ulp_histogram),
+            "wrong_elements": None if self.wrong_elements is None else int(self.wrong_elements),
             "elements": int(self.elements),
             "seconds": float(self.seconds),
             "seconds_total": float(self.seconds_total),
@@ -296,7 +314,7 @@ class ResultsWriter:
         """Go on with a file that was read as ``results`` and whose run did not finish.
 
         A line cut off in mid-write and a summary of the unfinished run are taken away; every case
-        stays.
+        stays. A file of an older version becomes one of this.
         """
         keep = 1 + len(results.cases)
         with open(path, "r+b") as file:
@@ -304,6 +322,8 @@ class ResultsWriter:
             file.truncate()
             if not kept[-1].endswith(b"\n"):
                 file.write(b"\n")
+            file.seek(0)
+            file.write(_brought_up_to_date(kept[0]))
         writer = cls.__new__(cls)
         writer._open(Path(path), results.environment, "a")
         writer._tally = Tally(results.cases)
@@ -453,11 +473,17 @@ def _environment(path: str | os.PathLike[str], value: Any) -> Environment:
     if not isinstance(schema, str) or not schema.startswith("dnncanon-results/"):
         reason = f'not a dnncanon results file (no "schema": "{SCHEMA_VERSION}")'
         raise ResultsError(path, 1, reason)
-    if schema != SCHEMA_VERSION:
-        reason = f"written as {schema}, this dnncanon reads {SCHEMA_VERSION}"
+    if schema not in READABLE_VERSIONS:
+        reason = f"written as {schema}, this dnncanon reads {' and '.join(READABLE_VERSIONS)}"
         raise ResultsError(path, 1, f"{reason}; use the dnncanon that wrote it, or run again")
     _validate(path, 1, "environment", value)
     return Environment(**{key: value[key] for key in value if key not in ("kind", "schema")})
+
+
+def _brought_up_to_date(header: bytes) -> bytes:
+    """The header line with this version of the format, of the same length."""
+    version = str(json.loads(header)["schema"])
+    return header.replace(json.dumps(version).encode(), json.dumps(SCHEMA_VERSION).encode(), 1)
 
 
 def _validate(path: str | os.PathLike[str], number: int, kind: str, value: Any) -> None:
@@ -553,10 +579,13 @@ _CASE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "max_error": _is_optional_number,
     "p99_error": _is_optional_number,
     "bias": _is_optional_number,
+    "mean_square": _is_optional_number,
+    "sampled": _is_count,
     "max_ulp": _is_optional_number,
     "ulp_histogram": lambda value: (
         type(value) is list and len(value) <= ULP_BINS and all(map(_is_count, value))
     ),
+    "wrong_elements": lambda value: value is None or _is_count(value),
     "elements": _is_count,
     "seconds": _is_duration,
     "seconds_total": _is_duration,

@@ -179,9 +179,15 @@ class Cell:
     """|error| / bound that 99 % of the elements do not exceed, in cases with 99 % of the elements."""
     bias: float | None
     """The z score furthest from 0, with its sign."""
+    mean_square: float | None
+    """Mean of (error / σ)² over all sampled elements."""
     max_ulp: float | None
+    p99_ulp: float | None
+    """|error| in ULP that 99 % of the elements do not exceed: the edge of a bin, or `max_ulp`."""
     ulp_histogram: tuple[int, ...]
     """Sum over the cases, `ULP_BINS` long, or empty where nothing was measured."""
+    wrong_elements: int | None
+    """Elements of discrete outputs that are wrong; None if no output is discrete."""
     elements: int
     seconds: float
     """Seconds spent in the backend's calls."""
@@ -278,6 +284,25 @@ def histogram_sum(cases: Iterable[CaseResult]) -> tuple[int, ...]:
     return tuple(total)
 
 
+def ulp_percentile(histogram: Sequence[int], percent: int) -> float | None:
+    """|error| in ULP that so many percent of the elements do not exceed; None of none.
+
+    It is the upper edge of the bin in which they are reached, infinite of the last one. A histogram
+    of several cases gives the same answer as its cases put together.
+    """
+    edges = (*ULP_EDGES, math.inf)
+    counted = list(zip(edges, histogram, strict=False))
+    return _weighted_percentile(counted, percent) if any(histogram) else None
+
+
+def pooled_mean_square(cases: Iterable[CaseResult]) -> float | None:
+    """Mean of (error / σ)² over all the elements that the cases sampled; None if none did."""
+    sampled = [(c.mean_square, c.sampled) for c in cases if c.mean_square is not None and c.sampled]
+    if not sampled:
+        return None
+    return math.fsum(mean * n for mean, n in sampled) / sum(n for _, n in sampled)
+
+
 def ulp_bin_labels() -> tuple[str, ...]:
     """What to write below the bins of a ULP histogram, e.g. "0", "≤ 1/2", "≤ 1", …, "> 65,536"."""
     halves = {0.0: "0", 0.5: "≤ 1/2"}
@@ -287,6 +312,9 @@ def ulp_bin_labels() -> tuple[str, ...]:
 
 def _cell(key: CellKey, cases: Sequence[CaseResult]) -> Cell:
     worst = max(cases, key=lambda case: (magnitude(case.max_error), case.failing))
+    histogram = histogram_sum(cases)
+    max_ulp = _furthest(case.max_ulp for case in cases)
+    wrong = [case.wrong_elements for case in cases if case.wrong_elements is not None]
     return Cell(
         key=key,
         counts=count_verdicts(cases),
@@ -297,8 +325,11 @@ def _cell(key: CellKey, cases: Sequence[CaseResult]) -> Cell:
             [(magnitude(c.p99_error), c.elements) for c in cases if c.p99_error is not None], 99
         ),
         bias=_furthest(case.bias for case in cases),
-        max_ulp=_furthest(case.max_ulp for case in cases),
-        ulp_histogram=histogram_sum(cases),
+        mean_square=pooled_mean_square(cases),
+        max_ulp=max_ulp,
+        p99_ulp=_least(ulp_percentile(histogram, 99), max_ulp),
+        ulp_histogram=histogram,
+        wrong_elements=sum(wrong) if wrong else None,
         elements=sum(case.elements for case in cases),
         seconds=math.fsum(case.seconds for case in cases),
         seconds_total=math.fsum(case.seconds_total for case in cases),
@@ -318,6 +349,12 @@ def _weighted_percentile(values: Sequence[tuple[float, int]], percent: int) -> f
 
 def _furthest(values: Iterable[float | None]) -> float | None:
     return max(values, key=magnitude, default=None)
+
+
+def _least(limit: float | None, largest: float | None) -> float | None:
+    """The smaller one of two limits of which either may be unknown; NaN is no limit."""
+    known = [value for value in (limit, largest) if value is not None and not math.isnan(value)]
+    return min(known) if limit is not None and known else None
 
 
 # --- failures and groups --------------------------------------------------------------------------

@@ -10,9 +10,13 @@ from dnncanon.reports.formatting import (
     cell_mark,
     counts_in_words,
     first_line,
+    format_max_ulp,
+    format_number,
+    format_p99_ulp,
     format_rate,
     format_ratio,
     format_seconds,
+    format_signed,
     measures,
     printable,
 )
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FAILURES_SHOWN = 10
+ACCURACY_SHOWN = 12
+"""Cells in the table of accuracy, those nearest to their bounds or beyond."""
 _STYLES = {
     "failing": "bold red",
     "mistrusted": "yellow",
@@ -50,7 +56,7 @@ _CONCLUSIONS = {
 
 
 def summary_text(results: Results, color: bool = False, width: int = 100) -> str:
-    """Matrix, failures with the command that repeats each, and the conclusion last.
+    """Matrix, accuracy, failures with the command that repeats each, and the conclusion last.
 
     `color` adds ANSI escape sequences. Lines with commands are never broken, so they can be copied.
     """
@@ -71,6 +77,7 @@ def summary_text(results: Results, color: bool = False, width: int = 100) -> str
     table = matrix(results.cases)
     if table.cells:
         _print_matrix(console, table)
+        _print_accuracy(console, table)
     _print_failures(console, results)
     _print_conclusion(console, results)
     return buffer.getvalue()
@@ -88,7 +95,6 @@ def _print_matrix(console: Console, table: Matrix) -> None:
         grid.add_column("backend", no_wrap=True)
     for dtype in table.dtypes:
         grid.add_column(Text(printable(dtype)), justify="right", no_wrap=True)
-    grid.add_column("max |error|/bound", justify="right", no_wrap=True)
     for primitive in table.primitives:
         for backend in table.backends:
             cells = [table.cell(backend, primitive, dtype) for dtype in table.dtypes]
@@ -98,13 +104,50 @@ def _print_matrix(console: Console, table: Matrix) -> None:
             row = [Text(printable(primitive))]
             row += [Text(printable(backend))] if several else []
             row += [Text(mark.text, style=_STYLES[mark.kind]) for mark in marks]
-            grid.add_row(*row, Text(_worst_ratio(cells)))
+            grid.add_row(*row)
     console.print(grid)
 
 
-def _worst_ratio(cells: list[Cell | None]) -> str:
-    measured = [entry.max_error for entry in cells if entry and entry.max_error is not None]
-    return format_ratio(max(measured, key=magnitude, default=None))
+def _print_accuracy(console: Console, table: Matrix) -> None:
+    """The figures of the cells with the largest errors, in the order of the matrix."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    measured = [cell for cell in table.cells.values() if cell.max_error is not None]
+    if not measured:
+        return
+    ordered = sorted(measured, key=lambda cell: -magnitude(cell.max_error))
+    worst = {cell.key for cell in ordered[:ACCURACY_SHOWN]}
+    several = len(table.backends) > 1
+    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    # Where the terminal is narrow, names are folded; figures stay whole.
+    grid.add_column("\naccuracy", overflow="fold")
+    grid.add_column("\ndtype", no_wrap=True)
+    for head in [*(["\nbackend"] if several else []), "\nclaims"]:
+        grid.add_column(head, overflow="fold")
+    for head in ["|error|\n/bound", "mean\n(e/σ)²", "bias,\nσ", "max\nULP", "99 %\nULP"]:
+        grid.add_column(head, justify="right", no_wrap=True)
+    for cell in measured:
+        if cell.key in worst:
+            grid.add_row(*(Text(printable(text)) for text in _accuracy_row(cell, several)))
+    console.print(grid)
+    if len(measured) > len(worst):
+        left_out = len(measured) - len(worst)
+        _print_line(console, f"The {left_out:,} others are nearer to exact; the report has them.")
+        console.print()
+
+
+def _accuracy_row(cell: Cell, several: bool) -> list[str]:
+    backend = [cell.key.backend] if several else []
+    return [
+        *[cell.key.primitive, cell.key.dtype, *backend, ", ".join(cell.numerics)],
+        format_ratio(cell.max_error),
+        format_number(cell.mean_square),
+        format_signed(cell.bias),
+        format_max_ulp(cell),
+        format_p99_ulp(cell),
+    ]
 
 
 def _print_failures(console: Console, results: Results) -> None:

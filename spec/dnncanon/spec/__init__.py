@@ -1,13 +1,12 @@
-"""The specification: what each primitive is, and nothing about how it is computed."""
+"""The specification: what each primitive is, and nothing about how it is computed.
 
-from dnncanon.spec.conv import (
-    conv_backward_bias,
-    conv_backward_data,
-    conv_backward_filter,
-    conv_bias_activation_forward,
-    conv_forward,
-)
-from dnncanon.spec.dtypes import DTYPES, DType, dtype_name
+Every declared primitive is an attribute of this package: ``spec.conv_forward``.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from dnncanon.spec.dtypes import DTYPES, FLOATS, DType, dtype_name
 from dnncanon.spec.errors import (
     AttributeValueError,
     DTypeError,
@@ -39,12 +38,18 @@ from dnncanon.spec.tensors import (
     dense_strides,
     span,
 )
+from dnncanon.spec.values import ANY, BOOLEAN, POSITIVE, UNIT, Values, index_below, integers_between
 from dnncanon.spec.version import __version__
 
 __all__ = [
+    "ANY",
+    "BOOLEAN",
     "DTYPES",
+    "FLOATS",
     "NUMERICS",
+    "POSITIVE",
     "REQUIRED",
+    "UNIT",
     "Arguments",
     "Attribute",
     "AttributeValueError",
@@ -65,16 +70,31 @@ __all__ = [
     "TensorSpec",
     "TensorType",
     "Unsupported",
+    "Values",
     "__version__",
     "channels_last_strides",
     "check_output_layout",
-    "conv_backward_bias",
-    "conv_backward_data",
-    "conv_backward_filter",
-    "conv_bias_activation_forward",
-    "conv_forward",
     "dense_strides",
     "dtype_name",
+    "index_below",
+    "integers_between",
     "primitives",
     "span",
 ]
+
+FAMILIES = ("conv",)
+"""The modules that declare primitives; reference and gpu define each family in a module of its name."""
+
+for _family in FAMILIES:
+    import_module(f"{__name__}.{_family}")
+
+
+def __getattr__(name: str) -> Primitive[Any]:
+    try:
+        return primitives()[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *primitives()]

@@ -35,13 +35,22 @@ def as_integer(value: object) -> int:
 
     TypeError for anything else, bool included; ValueError for an int of more than 64 bits.
     """
+    return _integer_between(value, -(2**63), 2**63)
+
+
+def as_word(value: object) -> int:
+    """``value`` as an int of 64 bits without a sign, 0 … 2^64 − 1. TypeError and ValueError otherwise."""
+    return _integer_between(value, 0, 2**64)
+
+
+def _integer_between(value: object, low: int, end: int) -> int:
     if not _is_scalar(value):
         raise TypeError(f"{shown(value)} is not an integer")
     try:
         integer = operator.index(value)  # type: ignore[arg-type]
     except Exception as wrong:  # __index__ of a foreign type may raise anything
         raise TypeError(f"{shown(value)} is not an integer") from wrong
-    if not -(2**63) <= integer < 2**63:
+    if not low <= integer < end:
         raise ValueError(f"{shown(value)} does not fit into 64 bits")
     return integer
 
@@ -78,6 +87,14 @@ def per_dim(value: object, dims: int) -> tuple[int, ...]:
     if len(result) != dims:
         raise ValueError(f"{shown(value)} has {len(result)} entries for {dims} spatial dims")
     return result
+
+
+def real_per_dim(value: object, dims: int) -> tuple[float, ...]:
+    """One finite number for each spatial dim, from one or a sequence; ValueError says what it is not."""
+    entries = value if is_sequence(value) else (value,) * dims
+    if len(entries) != dims:
+        raise ValueError(f"{shown(value)} has {len(entries)} entries for {dims} spatial dims")
+    return tuple(as_real(entry) for entry in entries)
 
 
 def padding_pairs(value: object, dims: int) -> tuple[Pair, ...]:
@@ -177,3 +194,46 @@ class Choice:
 
     def format(self, value: Any) -> str:
         return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or False: ``true`` and ``false`` in a case line."""
+
+    describes: str = "bool"
+
+    def parse(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise ValueError(f"{text!r} is neither true nor false")
+        return text == "true"
+
+    def format(self, value: Any) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Any number of integers, such as axes or a shape: ``0,2``; ``()`` for none."""
+
+    describes: str = "sequence of ints"
+
+    def parse(self, text: str) -> tuple[int, ...]:
+        return () if text == "()" else tuple(int(item) for item in text.split(","))
+
+    def format(self, value: Any) -> str:
+        entries = value if is_sequence(value) else (value,)
+        return ",".join(map(str, entries)) or "()"
+
+
+@dataclass(frozen=True, slots=True)
+class RealPerDim:
+    """A finite number for each spatial dim: ``2.0,0.5`` in a case line, ``2.0`` for the same in each."""
+
+    describes: str = "float, or one float for each spatial dim"
+
+    def parse(self, text: str) -> float | tuple[float, ...]:
+        values = tuple(float(item) for item in text.split(","))
+        return values if len(values) > 1 else values[0]
+
+    def format(self, value: Any) -> str:
+        return ",".join(repr(float(item)) for item in (value if is_sequence(value) else (value,)))

@@ -20,8 +20,8 @@ from dnncanon.spec.primitive import Arguments, Constraint, DTypeRow
 
 
 def spatial_dims(a: Arguments) -> int:
-    """How many spatial dims the first tensor has, behind batch and channels."""
-    return next(iter(a.tensors.values())).rank - 2
+    """How many spatial dims the first tensor has, behind batch and channels; 0 if it has none."""
+    return max(0, next((t.rank for t in a.tensors.values()), 0) - 2)
 
 
 def spatial_ranks(*names: str) -> Constraint:

@@ -7,15 +7,67 @@ follows from it in ``dnncanon.conformance.bounds``; no class has a tolerance of 
 Elementary functions
 --------------------
 ``LIBRARY`` is what a correct mathematical library may be off by, in units in the last place beyond the
-rounding of the result. Figures are the largest of: the CUDA C++ Programming Guide's table of maximum
-ULP errors (expf 1, expm1f 1, logf 1, log1pf 1, tanhf 2, sinhf 3, coshf 2, erff 2, erfcf 4, powf 4 to 9 by
-version, sinf and cosf 2), NumPy's own float32 loops (exp 2.52, log 3.83 in its release notes; those
-from SVML within 4) and glibc's manual (all at most 2, but for erfc 3).
+rounding of the result: the largest figure of its row, rounded up.
 
-``FAST_MATH`` is what CUDA's approximate instructions and intrinsics document: __expf 2 + |1.173·x| ULP,
-__logf 3 ULP or 2^-21.41 absolute near 1, __powf by way of both, __fdividef 2 ULP, rsqrt.approx 2^-22.4,
-sqrt.approx and rcp.approx 1 ULP (2 where built of others), tanh.approx.f32 2^-11 relative, __sinf and
-__cosf 2^-21.41 absolute.
+======== ======= ======= ===== ========= =====
+function CUDA 32 CUDA 64 glibc NumPy     SVML
+======== ======= ======= ===== ========= =====
+exp      2       1       1     2.52
+exp2     2       1       1               4
+expm1    1       1       1               4
+log      1       1       3     3.83
+log2     1       1       2               4
+log1p    1       1       2               4
+tanh     2       1       2               4
+sinh     3       2       2               4
+cosh     2       1       2               4
+erf      2       2       2
+erfc     4       5       5
+power    4       2       3
+sin, cos 2       2       2               4
+tan      4       2       2               4
+arctan2  3       2       1               4
+======== ======= ======= ===== ========= =====
+
+* CUDA 32 and 64: CUDA C++ Programming Guide 13.0, §17.1, tables 17 (float32) and 18 (float64), "maximum
+  ULP error" from the correctly rounded result; its successor, the CUDA Programming Guide, has the same
+  figures in §5.5.7. The guide calls them tested extensively but not guaranteed.
+* glibc: sysdeps/x86_64/fpu/libm-test-ulps, from which the manual's "Known Maximum Errors in Math
+  Functions" is made; the largest of float, double and their vector variants, rounding to nearest.
+* NumPy: its own float32 loops, release notes of 1.17.
+* SVML: what NumPy takes from Intel's vector library (release notes of 1.22). It has had the variants of low
+  accuracy, ``_la``, which Intel's table of accuracy modes holds to 4.
+
+``FAST_MATH`` is what CUDA documents of its approximate instructions and intrinsics: CUDA C++ Programming Guide
+13.0, §17.2, table 21 (__expf, …), and the PTX ISA 9.1, §9.7.3 (ex2.approx.f32, …).
+
+========== ================================================================================================
+function   documented as
+========== ================================================================================================
+exp        __expf: 2 + floor(abs(1.173·x)) ULP
+exp2       ex2.approx: 2 ULP
+log        __logf: 2^-21.41 absolute for x in [0.5, 2], else 3 ULP
+log2       __log2f: 2^-22 absolute for x in [0.5, 2], else 2 ULP (lg2.approx: else 2^-22 relative)
+tanh       __tanhf and tanh.approx: 2^-11 relative
+power      __powf is exp2f(y·__log2f(x)): see below
+sin, cos   sin.approx, cos.approx: 2^-20.5 absolute for abs(x) <= 2π, 2^-14.7 for abs(x) <= 100π; __sinf
+           2^-21.41 and __cosf 2^-21.19 for abs(x) <= π, "larger otherwise"
+divide     __fdividef and div.approx: 2 ULP for abs(y) in [2^-126, 2^126]
+reciprocal rcp.approx: 1 ULP
+sqrt       sqrt.approx: 2^-23 relative; sqrtf with -prec-sqrt=false 1 ULP (table 17). rsqrt.approx, 2^-22.9,
+           is a root and a reciprocal here
+========== ================================================================================================
+
+A power has the 2 ULP of ex2.approx and, times ln 2, the absolute error of its argument t = y·log2(x). With
+u = 2^-24 that of log2(x) is 4·u for x in [0.5, 2], and else 2 ULP and half a unit of rounding, at most
+5·u·|log2(x)|; the product's rounding adds u·|t|. Together at most 6·u·|y|·max(1, |log2(x)|)·ln 2, and this
+without 6·u is what ``ulps_per_argument`` counts of a power. The instructions for float16 and bfloat16
+(tanh.approx.f16: 2^-10.987 absolute; ex2.approx.f16: 2^-9.9 relative) are no part of the class.
+
+``SATURATING`` is for activations that are computed by way of functions that come close to ±1: 1 + erf(x)
+for erfc(−x), 1 + tanh(x) and 1 − tanh(x) for 2σ(±2x), 1 − y for σ(−x). A function of up to 4 ULP, its
+argument of size 1, is off by 4·2^-24 absolutely, and so is what the subtraction leaves: exp and erfc of what
+is negative, in the definitions. An exponential that overflows in 1/(1 + e^−x) leaves 0 of less than that.
 
 Winograd
 --------
@@ -57,7 +109,7 @@ class FunctionError:
     """By how much an elementary function f(x) may be off, beyond the rounding of its result.
 
     ``ulps`` + ``ulps_per_argument``·|x| units in the last place of f(x), or ``relative``·|f(x)|, and
-    ``absolute`` in any case.
+    ``absolute`` in any case. For a power a^b, |x| is |b|·max(1, |log2 a|)·ln 2.
     """
 
     ulps: float = 0.0
@@ -69,7 +121,7 @@ class FunctionError:
 LIBRARY: Mapping[str, FunctionError] = MappingProxyType(
     {
         "exp": FunctionError(3),
-        "exp2": FunctionError(3),
+        "exp2": FunctionError(4),
         "expm1": FunctionError(4),
         "log": FunctionError(4),
         "log2": FunctionError(4),
@@ -77,11 +129,22 @@ LIBRARY: Mapping[str, FunctionError] = MappingProxyType(
         "tanh": FunctionError(4),
         "sinh": FunctionError(4),
         "cosh": FunctionError(4),
-        "erf": FunctionError(4),
-        "erfc": FunctionError(4),
-        "power": FunctionError(9),
+        "erf": FunctionError(2),
+        "erfc": FunctionError(5),
+        "power": FunctionError(4),
         "sin": FunctionError(4),
         "cos": FunctionError(4),
+        "tan": FunctionError(4),
+        "arctan2": FunctionError(4),
+    }
+)
+
+SATURATING: Mapping[str, FunctionError] = MappingProxyType(
+    {
+        **LIBRARY,
+        "exp": FunctionError(3, absolute=2.0**-22),
+        "expm1": FunctionError(4, absolute=2.0**-22),
+        "erfc": FunctionError(5, absolute=2.0**-22),
     }
 )
 
@@ -91,14 +154,14 @@ FAST_MATH: Mapping[str, FunctionError] = MappingProxyType(
         "exp": FunctionError(2, ulps_per_argument=1.173),
         "exp2": FunctionError(2),
         "log": FunctionError(3, absolute=2.0**-21.41),
-        "log2": FunctionError(3, absolute=2.0**-22),
+        "log2": FunctionError(2, absolute=2.0**-22),
         "tanh": FunctionError(relative=2.0**-11),
-        "power": FunctionError(9, ulps_per_argument=16),
-        "sin": FunctionError(absolute=2.0**-21.41),
-        "cos": FunctionError(absolute=2.0**-21.19),
+        "power": FunctionError(2, ulps_per_argument=6),
+        "sin": FunctionError(absolute=2.0**-20.5),
+        "cos": FunctionError(absolute=2.0**-20.5),
         "divide": FunctionError(2),
         "reciprocal": FunctionError(1),
-        "sqrt": FunctionError(relative=2.0**-22.4),
+        "sqrt": FunctionError(1, relative=2.0**-23),
     }
 )
 
@@ -286,7 +349,16 @@ NUMERICS: Mapping[str, NumericsClass] = _Classes(
                 "float32": "float32",
                 "float16": "float32",
                 "bfloat16": "float32",
+                "float8_e4m3fn": "float32",
+                "float8_e5m2": "float32",
+                "int8": "int32",
             },
+        ),
+        NumericsClass(
+            "exact",
+            "Values are moved, chosen, compared or counted, never rounded: equal bit for bit.",
+            # Integers are computed in int64: what does not fit into their own type saturates.
+            {name: name if row.is_float else "int64" for name, row in DTYPES.items()},
         ),
         NumericsClass(
             "ftz",
@@ -300,6 +372,13 @@ NUMERICS: Mapping[str, NumericsClass] = _Classes(
             {"float32": "float32", "float16": "float32", "bfloat16": "float32"},
             flushes_subnormals=True,
             functions=FAST_MATH,
+        ),
+        NumericsClass(
+            "saturating",
+            "As ieee, but exp and erfc are accurate to 2^-22 absolutely, not relatively: what 1 + tanh(x), "
+            "1 + erf(x) or 1 − y leave in the tails of an activation.",
+            {"float32": "float32", "float16": "float32", "bfloat16": "float32"},
+            functions=SATURATING,
         ),
         NumericsClass(
             "bf16x3",

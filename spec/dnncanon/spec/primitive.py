@@ -5,14 +5,17 @@ output shapes, dtypes, cost, and the domain to sample from. It computes nothing.
 the conformance suite, the command line, the reports and the documentation, reads the declaration.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from dnncanon.spec.dtypes import DTYPES
 from dnncanon.spec.errors import AttributeValueError, MissingTensorError, SpecError
 from dnncanon.spec.numerics import NUMERICS
 from dnncanon.spec.tensors import TensorType
+from dnncanon.spec.values import ANY, Values
 
 Problem = TypeVar("Problem")
 
@@ -23,7 +26,8 @@ REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "required"})()
 class TensorSpec:
     """A tensor parameter: name, symbolic dims such as ``N C *I`` (* stands for several), meaning.
 
-    ``special_values`` says that the effect of NaN and Inf in it is specified, and so can be tested.
+    ``special_values`` says that the effect of NaN and Inf in it is specified, and so can be tested;
+    ``values`` which numbers it may hold. An ``optional`` output is there when the attributes ask for it.
     """
 
     name: str
@@ -31,6 +35,7 @@ class TensorSpec:
     doc: str
     optional: bool = False
     special_values: bool = True
+    values: Values = ANY
 
 
 class AttributeKind(Protocol):
@@ -90,7 +95,7 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class DTypeRow:
-    """A supported element type and the numerics classes in which it may be computed."""
+    """A supported element type and the numerics classes in which it may be computed, the strictest first."""
 
     dtype: str
     numerics: tuple[str, ...]
@@ -125,11 +130,13 @@ class Boundary:
     """A legal call at an edge of the domain, which draws at random do not meet.
 
     ``report`` names the public report of a defect that the call would show again; empty for none.
+    ``special_values`` asks for data with NaN, Inf, −0 and subnormals.
     """
 
     name: str
     arguments: Arguments
     report: str = ""
+    special_values: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,12 +146,22 @@ class Call(Generic[Problem]):
     primitive: "Primitive[Problem]"
     arguments: Arguments
     problem: Problem
-    outputs: tuple[TensorType, ...]
+    named_outputs: Mapping[str, TensorType]
+
+    @property
+    def outputs(self) -> tuple[TensorType, ...]:
+        """The types of the outputs that this call has, in the declared order."""
+        return tuple(self.named_outputs.values())
 
     @property
     def dtype(self) -> str:
-        """The element type, by which reports and numerics classes are told apart."""
-        return next(iter(self.arguments.tensors.values())).dtype
+        """The element type, by which reports and numerics classes are told apart: the first tensor's."""
+        return (*self.arguments.tensors.values(), *self.outputs)[0].dtype
+
+    def results(self, arrays: Iterable[Any]) -> Any:
+        """What a backend returns: the one output, or a NamedTuple of several."""
+        names, given = tuple(self.named_outputs), tuple(arrays)
+        return given[0] if len(names) == 1 else _named_tuple(self.primitive.name, names)(*given)
 
     @property
     def flops(self) -> int:
@@ -160,7 +177,13 @@ class Call(Generic[Problem]):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Primitive(Generic[Problem]):
-    """The declaration of one primitive. ``name`` is also the name of the function in every backend."""
+    """The declaration of one primitive. ``name`` is also the name of the function in every backend.
+
+    ``infer`` gives the types of the outputs, None for an optional one that the call does not have.
+    ``consistent`` makes of independent test data what a caller could pass: offsets that ascend, indices
+    that exist; it takes and returns float64 arrays by name. ``may_copy`` says that an output may rightly
+    equal an input, so that a backend which copies is no suspect.
+    """
 
     name: str
     family: str
@@ -173,12 +196,14 @@ class Primitive(Generic[Problem]):
     constraints: tuple[Constraint, ...]
     decisions: tuple[str, ...]
     resolve: Callable[[Arguments], Problem]
-    infer: Callable[[Problem], tuple[TensorType, ...]]
+    infer: Callable[[Problem], tuple[TensorType | None, ...]]
     flops: Callable[[Problem], int]
     reduction_length: Callable[[Problem], int]
     domain: Callable[[Draw, Scale, str], Arguments]
     source: str = ""
     boundaries: Callable[[str], Iterator[Boundary]] = lambda dtype: iter(())
+    consistent: Callable[[Problem, dict[str, Any]], dict[str, Any]] = lambda problem, data: data
+    may_copy: bool = False
     _attributes_by_name: dict[str, Attribute] = field(init=False)
 
     def __repr__(self) -> str:
@@ -212,9 +237,9 @@ class Primitive(Generic[Problem]):
     def arguments(self, *tensors: object, **attributes: object) -> Arguments:
         """Name the arguments of a call, with defaults filled in, without checking the constraints."""
         if len(tensors) > len(self.inputs):
+            names = ", ".join(spec.name for spec in self.inputs) or "only attributes"
             raise MissingTensorError(
-                f"{self.name} takes {len(self.inputs)} tensors "
-                f"({', '.join(spec.name for spec in self.inputs)}), not {len(tensors)}"
+                f"{self.name} takes {len(self.inputs)} tensors ({names}), not {len(tensors)}"
             )
         named: dict[str, TensorType] = {}
         for position, spec in enumerate(self.inputs):
@@ -244,7 +269,9 @@ class Primitive(Generic[Problem]):
             if wrong is not None:
                 raise constraint.error(wrong, self.label(constraint))
         problem = self.resolve(arguments)
-        return Call(self, arguments, problem, self.infer(problem))
+        inferred = zip(self.outputs, self.infer(problem), strict=True)
+        outputs = {spec.name: tensor for spec, tensor in inferred if tensor is not None}
+        return Call(self, arguments, problem, outputs)
 
     def numerics(self, dtype: str) -> tuple[str, ...]:
         """The numerics classes in which ``dtype`` may be computed; empty when it is not supported."""
@@ -263,6 +290,12 @@ class Primitive(Generic[Problem]):
     def first_violated(self, arguments: Arguments) -> Constraint | None:
         """The constraint that :meth:`bind_arguments` would name, or None."""
         return next((c for c in self.constraints if c.check(arguments) is not None), None)
+
+
+@cache
+def _named_tuple(primitive: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    title = "".join(part.capitalize() for part in primitive.split("_"))
+    return namedtuple(f"{title}Outputs", names)
 
 
 _PRIMITIVES: dict[str, Primitive[Any]] = {}

@@ -12,7 +12,7 @@ the probabilistic view; TOSA takes the same third).
 
 *Propagation* is of first order: Var f(a, b) = (∂f/∂a)²·Var a + (∂f/∂b)²·Var b, errors of operands taken
 as independent. Where the derivative has a pole the second order decides: an error δ of x changes √x by at
-most √δ.
+most √δ. So it does where the derivative is 0: x² changes by δ², as do distances from a mean where all are 0.
 
 *Elementary functions* are not correctly rounded. Each may be off by some units in the last place beyond
 its rounding, taken as uniform too; how many is data of the numerics class (dnncanon.spec.numerics).
@@ -33,7 +33,21 @@ most but not in two binades of s in a row, which costs n·u/4 in all. And no mor
 whole. The standard deviation |v|·min(2·(n·u)², n·u/32, 1/8), of which a bound takes 8, covers these three,
 the first with room for terms of one binade; it is nothing to speak of while n·u is small.
 
+*Alike terms.* A partial sum s lies on a grid of spacing h, so that the rounding of s + t depends on t mod h
+alone: terms that are equal, or have the same last bits, such as x − K with x of few bits, are all rounded
+by the same amount. Errors of k of them add up to k times one, not √k times. The one is uniform in ±h/2, and
+another in each binade of s; as the last two binades hold most terms of a growing sum, its share is a
+standard deviation of k·u·|s|/4. Runs of k_v alike terms make (u·s)²·Σ k_v²/16, and no more than n·u·|s| in
+all, which nothing exceeds; and errors that equal terms have already are one error. Nor is the order random
+where equal terms follow each other, as they do in memory: s² is Σ (k·t)² over runs of equal terms, and v².
+Terms on the grid are not rounded, and not counted.
+
 *Products* inside a sum may or may not be rounded (FMA), so they count as rounded.
+
+*Products of many factors* are made in any order too. The largest partial product that some order has is that
+of the factors above 1, the smallest that of those below. Where the largest overflows but the product does
+not, there is no bound; where the smallest, s, is subnormal, it loses η/(2s) of itself, and so does the
+product.
 
 *Exactness.* If all terms are multiples of a quantum q and Σ|t| <= q·2^p, every partial sum in any order
 is a multiple of q that p bits can hold: nothing is rounded, and the bound is 0. Σ|t| <= sqrt(n·Σt²).
@@ -44,7 +58,8 @@ zero it may lose the smallest normal number m instead: + m²/3.
 
 *Overflow* of an intermediate result: what an elementary function makes larger than the format's largest
 number may be infinite, a relative error of 1. So 1/(1 + exp(100)) may be 0. A sum may overflow half-way
-and not come back: where |v| + 4·sqrt(Σt²) exceeds the largest number the error has no bound.
+and not come back: where |v| + 4·sqrt(Σt²) exceeds the largest number the error has no bound. Nor has
+that of a multiple of it, by 0 neither: 0·Inf is NaN.
 
 *Units.* The variance of a float64 near its underflow is no float64 any more. So an array keeps its squares
 in a unit of its own, a power of two near its largest value; units of products multiply.
@@ -55,7 +70,8 @@ error n times in one direction. So what is broadcast becomes a :class:`Common` e
 sensitivity, with sign, and the number of the error that it shares. Sensitivities to one error add up with
 their signs: in a sum over elements that all share it, and when both operands of an operation have it. What
 follows from this is exact to first order: Σ (x − mean)² does not feel the mean's error, as it should not.
-Where elements that share several errors are mixed, these are folded into the variance as if independent.
+In a sum over elements of which some share one error and some another, those of each add up with their signs,
+and then as squares. Other results of several such elements have them in the variance as if independent.
 
 What remains of correlation: an element that meets its own error again by two paths that are not common
 (x·sigmoid(x), the maximum of a row and the row) counts it as two. By Cauchy and Schwarz the truth is at
@@ -63,14 +79,18 @@ most √2 as large; there is room for that within 8 standard deviations. A matri
 an element of one operand over a row of results: ``fan`` remembers over how many, for the statistics of a
 whole tensor (:mod:`dnncanon.conformance.verdict`).
 
-*Discrete results* (comparisons, argmax, sign, rint) are plain arrays or have no error: where operands are
-so close that their errors may decide, a tie, the specification must say which results are right.
+*Discrete results.* A step function (sign, floor, rint) is exact where its argument's error does not reach
+over a step, and otherwise may be off by the height of the step; so is a
+remainder, whose step is the divisor. Comparisons and argmax are plain arrays: where
+operands are so close that their errors may decide, a tie, the specification must say which results are
+right.
 
 The bound itself is made in :mod:`dnncanon.conformance.bounds`.
 """
 
 from dnncanon.conformance.accuracy import arithmetic, elementary, movement
 from dnncanon.conformance.accuracy.array import (
+    SIGMAS,
     Common,
     ErrorArray,
     Precision,
@@ -80,6 +100,7 @@ from dnncanon.conformance.accuracy.array import (
 )
 
 __all__ = [
+    "SIGMAS",
     "Common",
     "ErrorArray",
     "Precision",

@@ -1,14 +1,17 @@
 """Rules of the accuracy model for sums, products and quotients, and what is made of them."""
 
+import math
 import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dnncanon.conformance.accuracy.array import (
     FUNCTIONS,
     REDUCTIONS,
+    SIGMAS,
     UFUNCS,
     Common,
     ErrorArray,
@@ -17,6 +20,7 @@ from dnncanon.conformance.accuracy.array import (
     in_one_unit,
     product_unit,
     quantum_of,
+    scaled,
     unit_of,
 )
 
@@ -75,16 +79,17 @@ def sum_of(
 
     variance, common, fan = total(a.variance), {}, a.fan
     for number, errors in a.common.items():
-        # Errors that all terms share add up with their signs; others as squares.
+        # Errors that terms share add up with their signs; those of several groups then as squares.
         group = np.asarray(np.min(errors.group, axis=axis, keepdims=True, initial=2**62))
         if (group == errors.group).all():
             squeezed = group if keepdims else group.reshape(variance.shape)
             common[number] = Common(total(errors.sensitivity), squeezed)
         else:
-            variance = variance + total(np.square(errors.sensitivity))
+            mixed = _mixed(errors, axis)
+            variance = variance + mixed.reshape(variance.shape)
             _, counts = np.unique(errors.group, return_counts=True)
             fan = max(fan, min(float(counts.max(initial=1)), float(max(1, variance.size))))
-    return ErrorArray(
+    result = ErrorArray(
         total(a.value),
         a.precision,
         variance,
@@ -95,6 +100,69 @@ def sum_of(
         common=common,
         fan=fan,
     )
+    result.variance = result.variance + _of_alike_terms(a, axis, result)
+    return result
+
+
+def _mixed(errors: Common, axis: Any) -> Floats:
+    """The variance of each sum over terms that share an error with some of the others."""
+    sensitivity, group = _summed_last(errors.sensitivity, axis), _summed_last(errors.group, axis)
+    rows, columns = sensitivity.shape
+    _, number = np.unique(group, return_inverse=True)
+    count = int(number.max(initial=0)) + 1
+    row = np.repeat(np.arange(rows), columns)
+    pairs, pair = np.unique(row * count + number.ravel(), return_inverse=True)
+    shared = np.bincount(pair.ravel(), sensitivity.ravel(), len(pairs))
+    return np.asarray(np.bincount(pairs // count, np.square(shared), rows), np.float64)
+
+
+def _of_alike_terms(a: ErrorArray, axis: Any, result: ErrorArray) -> Floats:
+    """Variance by which a sum is less certain because some of its terms are equal, or end in the same bits.
+
+    Equal ones come of equal computations, whose errors are one error; and all alike are rounded in one way.
+    """
+    rows = _summed_last(a.value, axis)
+    if rows.shape[1] < _FEW_TERMS:
+        return np.zeros(result.shape)
+    values = np.nan_to_num(rows, posinf=0.0, neginf=0.0)
+    order = np.argsort(values, axis=1)
+    values = np.take_along_axis(values, order, axis=1)
+    equal = _run_lengths(values)
+    errors = np.take_along_axis(_summed_last(a.variance, axis), order, axis=1)
+    variance = np.sum(scaled(errors, equal - 1.0), axis=1)
+    # Equal terms that follow each other make a partial sum of k times their size.
+    largest = np.sqrt(np.square(values.sum(axis=1)) + np.sum(equal * np.square(values), axis=1))
+    _, exponent = np.frexp(largest)
+    grid = np.maximum(np.ldexp(1.0, exponent - a.precision.digits), a.precision.subnormal)
+    last_bits = np.sort(np.remainder(values, grid[:, None]), axis=1)
+    alike = _run_lengths(last_bits)
+    alike = np.where((alike > 1.0) & (last_bits != 0.0), alike, 0.0)  # 0: nothing is rounded
+    count = np.count_nonzero(alike, axis=1)
+    times = np.minimum(np.sum(alike, axis=1) / 16.0, np.square(count / SIGMAS))
+    variance += np.square(largest / result.unit * 2.0**-a.precision.digits) * times
+    return np.asarray(variance.reshape(result.shape))
+
+
+_FEW_TERMS = 16
+"""Of fewer, 8 deviations of independent roundings, 8·u·√n/3 of the sum, are more than n·u/2 in any case."""
+
+
+def _run_lengths(rows: Floats) -> Floats:
+    """How many elements of its sorted row are equal to each element."""
+    starts = np.ones(rows.shape, np.bool_)
+    starts[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    number = np.cumsum(starts.ravel()) - 1
+    return np.asarray(np.bincount(number).astype(np.float64)[number].reshape(rows.shape))
+
+
+def _summed_last(value: NDArray[Any], axis: Any) -> NDArray[Any]:
+    """The terms of each sum as a row."""
+    axes = range(value.ndim) if axis is None else np.atleast_1d(axis) % max(1, value.ndim)
+    summed = [int(i) for i in axes]
+    kept = [i for i in range(value.ndim) if i not in summed]
+    count = math.prod(value.shape[i] for i in kept)
+    terms = math.prod(value.shape[i] for i in summed)
+    return value.transpose(*kept, *summed).reshape(count, terms)
 
 
 def _mostly_zero(a: ErrorArray) -> bool:
@@ -150,7 +218,12 @@ def multiply(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
 def square(like: ErrorArray, a: ErrorArray) -> ErrorArray:
     a = a.settled()
     value, unit = np.square(a.value), product_unit(a, a)
-    return combined(value, ((a, 2.0 * a.value),), unit, a.quantum * a.quantum).rounded()
+    result = combined(value, ((a, 2.0 * a.value),), unit, a.quantum * a.quantum)
+    if a.has_errors:
+        # (x + δ)² has δ² too, which counts where x is no larger: that of 8 deviations within 8 of them.
+        ratio = a.unit / result.unit * a.unit
+        result.variance = result.variance + np.square(SIGMAS * scaled(a.total_variance(), ratio))
+    return result.rounded()
 
 
 def divide(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
@@ -183,9 +256,9 @@ def prod(
     axes = tuple(range(a.ndim)) if axis is None else np.atleast_1d(axis)
     axes = tuple(int(i) % max(1, a.ndim) for i in axes)
     kept = tuple(i for i in range(a.ndim) if i not in axes)
-    rest = a.transpose((*kept, *axes)).reshape(*(a.shape[i] for i in kept), -1)
-    if rest.shape[-1] == 0:
+    if a.size == 0:
         return a.lift(value)
+    rest = a.transpose((*kept, *axes)).reshape(*(a.shape[i] for i in kept), -1)
     while rest.shape[-1] > 1:
         half = rest.shape[-1] // 2
         pairs = multiply(rest, rest[..., :half], rest[..., half : 2 * half])
@@ -193,7 +266,33 @@ def prod(
         rest = FUNCTIONS[np.concatenate]([pairs, odd], axis=-1) if odd.size else pairs
     result: ErrorArray = rest.reshape(value.shape)
     result.value = value
-    return result
+    added, vanishes = _of_partial_products(a, axis, result)
+    infinite = np.isinf(value)
+    final = result.with_variance(np.where(infinite, 0.0, result.variance + added))
+    final.may_be_nan = infinite & vanishes  # 0·Inf
+    return final
+
+
+def _of_partial_products(
+    a: ErrorArray, axis: Any, result: ErrorArray
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Variance of a product some of whose partial products, in some order, leave the format's range.
+
+    The largest of them is that of all factors above 1, the smallest that of all below. Where the largest
+    overflows but the product does not, there is no bound; where the smallest is subnormal it loses digits,
+    at most all. And where it is so small that it may be 0.
+    """
+    rows = np.abs(_summed_last(a.value, axis))
+    logarithms = np.log2(np.where((rows == 0.0) | ~np.isfinite(rows), 1.0, rows))
+    up = np.sum(np.maximum(logarithms, 0.0), axis=1).reshape(result.shape)
+    down = np.sum(np.minimum(logarithms, 0.0), axis=1).reshape(result.shape)
+    precision = a.precision
+    lost = math.log2(max(precision.subnormal, 2.0 * precision.flushed)) - 1.0
+    loses = down - precision.digits < lost
+    share = np.where(loses, np.exp2(np.minimum(lost - down, 0.0)), 0.0)
+    variance = result.squared() * np.square(share) / 3.0
+    overflows = (up > math.log2(precision.largest)) & (np.abs(result.value) <= precision.largest)
+    return np.where(overflows, np.inf, variance), down < lost
 
 
 # --- Matrix products ------------------------------------------------------------------------------
@@ -218,7 +317,9 @@ def _sum_of_products(
     variance, fan = np.zeros_like(squares), 1.0
     for operand, factors in ((a, (a.variance, b_squares)), (b, (a_squares, b.variance))):
         if operand.variance.any():
-            variance = variance + product(*factors)
+            with np.errstate(invalid="ignore"):  # 0·∞, which is infinite: see scaled
+                passed_on = product(*factors)
+            variance = variance + np.where(np.isnan(passed_on), np.inf, passed_on)
             # Each of its elements shows in so many sums.
             fan = max(fan, operand.fan * value.size * length / max(1, operand.size))
     terms: Floats | float = float(length)

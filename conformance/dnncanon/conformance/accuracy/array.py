@@ -14,6 +14,11 @@ from dnncanon.spec import DType
 from dnncanon.spec.numerics import LIBRARY, FunctionError
 
 Floats = NDArray[np.float64]
+
+# How many standard deviations an element may be off. The model adds variances as if a backend summed in
+# the worst common order; measured on NumPy in float32, sequential, blocked and pairwise sums stay below 2.
+SIGMAS = 8.0
+
 Move = Callable[[Any], Any]
 
 
@@ -68,7 +73,9 @@ class Precision:
         row = self.functions.get(name)
         if row is None:
             return np.zeros_like(squares)
-        ulps = row.ulps + row.ulps_per_argument * np.abs(argument)
+        ulps: Floats | float = row.ulps
+        if row.ulps_per_argument:  # else 0·Inf would be NaN
+            ulps = ulps + row.ulps_per_argument * np.abs(argument)
         relative = np.maximum(ulps * 2.0**-self.digits, row.relative)
         variance: Floats = scaled(squares, np.square(relative) / 3.0)
         if row.absolute:
@@ -124,6 +131,9 @@ class ErrorArray(NDArrayOperatorsMixin):
         self.quantum = quantum
         self.common = common or {}
         self.fan = fan
+        self.may_be_nan: NDArray[np.bool_] | None = (
+            None  # of infinite products: see arithmetic.prod
+        )
 
     # --- What NumPy arrays have ---
 
@@ -328,8 +338,14 @@ class ErrorArray(NDArrayOperatorsMixin):
         )
 
     def squared(self) -> Floats:
-        """The squares of the values, in unit²."""
-        result: Floats = np.square(self.value / self.unit)
+        """The squares of the values, in unit².
+
+        Those of values below 2^-450 units, times a variance u²/3, are no float64 any more: they count as much.
+        """
+        ratio = np.abs(self.value / self.unit)
+        result: Floats = np.square(
+            np.where(self.value == 0.0, 0.0, np.maximum(ratio, _LEAST_RATIO))
+        )
         return result
 
     def in_unit(self, unit: float) -> "ErrorArray":
@@ -344,7 +360,8 @@ class ErrorArray(NDArrayOperatorsMixin):
             quantum=self.quantum,
             unit=unit,
             common={
-                number: Common(c.sensitivity * ratio, c.group) for number, c in self.common.items()
+                number: Common(scaled(c.sensitivity, ratio), c.group)
+                for number, c in self.common.items()
             },
             fan=self.fan,
         )
@@ -371,7 +388,7 @@ class ErrorArray(NDArrayOperatorsMixin):
                 number: Common(move(c.sensitivity), move(c.group))
                 for number, c in self.common.items()
             }
-        return ErrorArray(
+        result = ErrorArray(
             move(self.value),
             self.precision,
             move(self.variance) if variance is None else variance,
@@ -382,6 +399,12 @@ class ErrorArray(NDArrayOperatorsMixin):
             common=common,
             fan=self.fan if fan is None else fan,
         )
+        if self.may_be_nan is not None:
+            result.may_be_nan = move(self.may_be_nan)
+        return result
+
+
+_LEAST_RATIO = 2.0**-450
 
 
 class UnsupportedByModel(TypeError):
@@ -475,8 +498,13 @@ def product_unit(a: ErrorArray, b: ErrorArray) -> float:
 
 
 def scaled(variance: Floats, by: Floats | float) -> Floats:
-    """variance·by, 0 where there is no variance, whatever ``by`` is."""
-    return np.where(variance == 0.0, 0.0, variance * by)
+    """variance·by, but 0 where there is no variance, and infinite where it is, whatever ``by`` is.
+
+    What may be infinite has no bound after multiplication by 0 either: it may be NaN.
+    """
+    with np.errstate(invalid="ignore"):  # 0·∞, which is replaced
+        product = np.where(variance == 0.0, 0.0, variance * by)
+    return np.where(np.isinf(variance), np.inf, product)
 
 
 def combined(
@@ -493,18 +521,37 @@ def combined(
     variance: Floats | float = 0.0
     common: dict[int, Common] = {}
     fan = 1.0
-    for operand, slope in operands:
-        if not operand.has_errors:
-            continue
+    felt = [(operand, np.asarray(slope)) for operand, slope in operands if operand.has_errors]
+    unit = max([unit, *(_least_unit(operand, slope) for operand, slope in felt)])
+    for operand, slope in felt:
         array = operand.shared(value.size / max(1, operand.size))
         fan = max(fan, array.fan)
-        step = np.asarray(slope * (array.unit / unit))
+        step = np.ldexp(slope, _exponent(array.unit) - _exponent(unit))
         if array.variance.any():
             variance = variance + scaled(array.variance, np.square(step))
         _add_common(common, array, step, value.shape)
     return ErrorArray(
         value, precision, variance, quantum=quantum, unit=unit, common=common, fan=fan
     )
+
+
+def _least_unit(operand: ErrorArray, slope: Floats) -> float:
+    """The smallest unit in which the operand's error, with this slope, has a square that is a float64.
+
+    Values may be far smaller than their errors, such as those of x − x or 0/x.
+    """
+    magnitude = np.abs(slope)
+    largest = float(magnitude.max(initial=0.0, where=np.isfinite(magnitude)))
+    exponent = _exponent(largest) + _exponent(operand.unit) - _LARGEST_STEP
+    return math.ldexp(1.0, min(exponent, 1023)) if largest else 0.0
+
+
+_LARGEST_STEP = 400
+"""The exponent of the largest error in its unit: it leaves room for squares, and for sums of them."""
+
+
+def _exponent(number: float) -> int:
+    return math.frexp(number)[1]
 
 
 def _add_common(

@@ -11,7 +11,9 @@ from dnncanon.conformance.accuracy.arithmetic import negative, square
 from dnncanon.conformance.accuracy.array import (
     FUNCTIONS,
     REDUCTIONS,
+    SIGMAS,
     UFUNCS,
+    Common,
     ErrorArray,
     Floats,
     combined,
@@ -35,13 +37,14 @@ _DERIVATIVES: dict[str, Derivative] = {
     "cosh": lambda x, y: np.sinh(x),
     "sin": lambda x, y: np.cos(x),
     "cos": lambda x, y: -np.sin(x),
+    "tan": lambda x, y: 1.0 + np.square(y),
     "erf": lambda x, y: 2.0 / np.sqrt(np.pi) * np.exp(-np.square(x)),
     "erfc": lambda x, y: -2.0 / np.sqrt(np.pi) * np.exp(-np.square(x)),
 }
 
 # Values that every library returns exactly.
 _EXACT = {"exp": 0.0, "exp2": 0.0, "expm1": 0.0, "log": 1.0, "log2": 1.0, "log1p": 0.0, "tanh": 0.0}
-_EXACT.update(sinh=0.0, cosh=0.0, sin=0.0, cos=0.0, erf=0.0, erfc=0.0)
+_EXACT.update(sinh=0.0, cosh=0.0, sin=0.0, cos=0.0, tan=0.0, erf=0.0, erfc=0.0)
 
 
 def _elementary(name: str, derivative: Derivative) -> Callable[..., ErrorArray]:
@@ -82,15 +85,19 @@ def sqrt(like: ErrorArray, x: ErrorArray) -> ErrorArray:
     unit = unit_of(value, like.precision)
     with np.errstate(all="ignore"):
         result = combined(value, ((x, 0.5 / value),), unit)
-    # |√(x + δ) − √x| <= √|δ|, which counts where the derivative has no bound.
-    result = result.folded() if not np.all(value > 0.0) else result
-    limit = x.deviation() / unit**2
-    result.variance = np.where(result.variance > limit, limit, result.variance)
-    rounded = result.rounded("sqrt")
+    rounded = _limited_by_root(result, x, 0.5).rounded("sqrt")
     if not rounded.has_errors or x.quantum:
         whole = (value == np.rint(value)) & (np.square(value) == x.value)
         rounded.variance = np.where(whole & (x.total_variance() == 0), 0.0, rounded.variance)
     return rounded
+
+
+def _limited_by_root(result: ErrorArray, x: ErrorArray, exponent: float) -> ErrorArray:
+    """|(x + δ)^e − x^e| <= |δ|^e for 0 < e < 1, which counts where the derivative has no bound."""
+    result = result.folded() if not np.all(result.value > 0.0) else result
+    limit = np.square(np.power(x.deviation(), exponent) / result.unit)
+    result.variance = np.where(result.variance > limit, limit, result.variance)
+    return result
 
 
 def power(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
@@ -99,11 +106,21 @@ def power(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
         return _POWERS[float(b)](like, a)
     a, b = like.lift(a).settled(), like.lift(b).settled()
     value = np.power(a.value, b.value)
-    slopes: list[tuple[ErrorArray, Any]] = [(a, b.value * np.power(a.value, b.value - 1.0))]
-    if b.has_errors:
-        slopes.append((b, value * np.log(a.value)))
+    constant = b.value == 0.0  # 0⁰ = 1 too, whose derivatives are 0·∞
+    with np.errstate(all="ignore"):
+        slope = np.where(constant, 0.0, b.value * np.power(a.value, b.value - 1.0))
+        slopes: list[tuple[ErrorArray, Any]] = [(a, slope)]
+        if b.has_errors:
+            # x^b·log x is 0 at 0, where it reads 0·∞.
+            slopes.append((b, np.where(value == 0.0, 0.0, value * np.log(a.value))))
+        # By what the error grows of a power computed as 2^(b·log2(a)): by that of b·log2(a), which near
+        # a = 1 is what the logarithm is off absolutely.
+        argument = np.abs(b.value) * np.maximum(_LN2, np.abs(np.log(np.abs(a.value))))
+        argument = np.where(constant | ~np.isfinite(argument), 0.0, argument)
     result = combined(value, slopes, unit_of(value, like.precision))
-    return result.rounded("power", np.abs(b.value * np.log(np.abs(a.value))))
+    if b.size == 1 and 0.0 < b.value.item() < 1.0:
+        result = _limited_by_root(result, a, b.value.item())
+    return result.rounded("power", argument)
 
 
 _POWERS: dict[float, Callable[..., ErrorArray]] = {
@@ -111,6 +128,35 @@ _POWERS: dict[float, Callable[..., ErrorArray]] = {
     2.0: square,
     0.5: sqrt,
 }
+
+
+def arctan2(like: ErrorArray, y: Any, x: Any) -> ErrorArray:
+    y, x = like.lift(y).settled(), like.lift(x).settled()
+    value = np.arctan2(y.value, x.value)
+    with np.errstate(all="ignore"):
+        radius = np.hypot(x.value, y.value)
+        slopes = ((y, x.value / radius / radius), (x, -y.value / radius / radius))
+    rounded = combined(value, slopes, unit_of(value, like.precision)).rounded("arctan2")
+    sure = (value == 0.0) & (y.total_variance() == 0.0)
+    rounded.variance = np.where(sure, 0.0, rounded.variance)
+    return rounded
+
+
+def fmod(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    """a − b·trunc(a/b), which is exact; where operands' errors may reach a multiple of b, off by b."""
+    a, b = like.lift(a).settled(), like.lift(b).settled()
+    value = np.fmod(a.value, b.value)
+    if not a.has_errors and not b.has_errors:
+        quantum = min(a.quantum, b.quantum)
+        return ErrorArray(value, like.precision, quantum=quantum, unit=max(a.unit, b.unit))
+    with np.errstate(all="ignore"):
+        times = np.trunc(a.value / b.value)
+        result = combined(value, ((a, 1.0), (b, -times)), max(a.unit, b.unit)).folded()
+        reach, step = SIGMAS * result.deviation(), np.abs(b.value)
+        near = (np.abs(value) <= reach) | (np.abs(value) + reach >= step)
+        jump = np.square(step / SIGMAS / result.unit)
+    result.variance = np.where(near, result.variance + jump, result.variance)
+    return result
 
 
 # --- Selections -----------------------------------------------------------------------------------
@@ -182,9 +228,22 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Any:
         raise TypeError("the condition of where carries errors; use a comparison as condition")
     a, b = in_one_unit(like.lift(a).settled(), like.lift(b).settled())
     value = np.where(condition, a.value, b.value)
-    chosen = np.asarray(condition, np.bool_)
+    chosen = np.broadcast_to(np.asarray(condition, np.bool_), value.shape)
     quantum = min(a.quantum, b.quantum)
-    return combined(value, ((a, _share(chosen)), (b, _share(~chosen))), a.unit, quantum)
+    operands = ((_only(a, chosen), 1.0), (_only(b, ~chosen), 1.0))
+    return combined(value, operands, a.unit, quantum)
+
+
+def _only(a: ErrorArray, chosen: NDArray[np.bool_]) -> ErrorArray:
+    """The array where it is chosen, with no error elsewhere: what is left out may have had any, or none."""
+    shared = a.shared(chosen.size / max(1, a.size))
+    spread = shared.moved(lambda part: np.broadcast_to(part, chosen.shape))
+    spread.variance = np.where(chosen, spread.variance, 0.0)
+    spread.common = {
+        number: Common(np.where(chosen, c.sensitivity, 0.0), c.group)
+        for number, c in spread.common.items()
+    }
+    return spread
 
 
 def largest(
@@ -197,6 +256,8 @@ def largest(
     """The maximum: of elements near a tie the largest error."""
     if out is not None:
         raise TypeError("the accuracy model has no rule for the argument out")
+    if initial is not None and a.size == 0:
+        return a.lift(np.max(a.value, axis=axis, keepdims=keepdims, initial=initial))
     if initial is not None:
         return maximum(a, largest(a, axis, None, keepdims), initial)
     a = a.settled().folded()
@@ -235,11 +296,19 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _discrete(function: Callable[..., Any]) -> Callable[..., ErrorArray]:
-    """A step function: exact, except where the argument's error reaches over a step."""
+    """A step function: exact, except where the argument's error reaches over a step.
+
+    There the whole height of the step is allowed.
+    """
 
     def rule(like: ErrorArray, a: ErrorArray) -> ErrorArray:
         value = function(a.value)
-        return ErrorArray(value, a.precision, quantum=1.0, unit=unit_of(value, a.precision))
+        unit = unit_of(value, a.precision)
+        reach = SIGMAS * a.settled().deviation()
+        above, below = function(a.value + reach), function(a.value - reach)
+        height = np.nan_to_num(np.maximum(above - value, value - below))
+        variance = np.square(height / SIGMAS / unit)
+        return ErrorArray(value, a.precision, variance, quantum=1.0, unit=unit)
 
     return rule
 
@@ -255,6 +324,8 @@ UFUNCS.update(
     sqrt=sqrt,
     power=power,
     float_power=power,
+    arctan2=arctan2,
+    fmod=fmod,
     absolute=absolute,
     fabs=absolute,
     maximum=maximum,

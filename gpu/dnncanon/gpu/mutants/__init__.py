@@ -2,16 +2,15 @@
 
 Kinds follow the mutation operators of the literature on GPU kernels (Zhu and Zaidman, ICST 2020: index
 arithmetic, fewer threads or blocks, missing synchronisation, misuse of shared memory, conversions), and
-add what a library around the kernels can get wrong.
+add what a library around the kernels can get wrong. Each module here lists those of one family, algorithm or
+concern, as ``MUTANTS``.
 """
 
-from dnncanon.gpu.mutants import bias, calls, direct, finishing, geometry, implicit_gemm
+from importlib import import_module
+from pkgutil import iter_modules
 
-MUTANTS = (
-    *direct.MUTANTS,
-    *implicit_gemm.MUTANTS,
-    *bias.MUTANTS,
-    *geometry.MUTANTS,
-    *finishing.MUTANTS,
-    *calls.MUTANTS,
+MUTANTS = tuple(
+    mutant
+    for module in iter_modules(__path__, f"{__name__}.")
+    for mutant in getattr(import_module(module.name), "MUTANTS", ())
 )

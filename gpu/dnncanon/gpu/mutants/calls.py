@@ -1,20 +1,22 @@
 """Defects of what surrounds the kernels: attributes, validation, outputs, memory, launches."""
 
 from dnncanon.gpu.mutants.making import BIAS, DATA, FILTER, FORWARD, FUSED, mutants_of
+from dnncanon.spec.mutant import Mutant
 
 _call = mutants_of("conv", primitive=FORWARD)
+_seam = mutants_of("primitive", primitive=FORWARD)
 _operand = mutants_of("runtime.interop", primitive=FORWARD)
 _array = mutants_of("runtime.array", primitive=FORWARD)
 _launch = mutants_of("runtime.launching", primitive=FORWARD)
 
-_FORWARD = "x, w, padding=padding, stride=stride, dilation=dilation, groups=groups, mode=mode"
-_FUSED = """\
-        mode=mode,
-        activation=activation,
-        alpha1=alpha1,
-        alpha2=alpha2,
-    )
-"""
+_BIND = "        call = self.primitive.bind(*tensors, **attributes)\n        _check_math"
+
+
+def _bound_otherwise(name: str, doc: str, changes: str, primitive: str = FORWARD) -> Mutant:
+    """The call is bound with these attributes changed: an expression that gives a dict."""
+    before = f"        attributes = {{**attributes, **({changes})}}\n"
+    return _seam(name, "validation", doc, _BIND, before + _BIND, primitive)
+
 
 MUTANTS = (
     _call(
@@ -42,114 +44,94 @@ MUTANTS = (
         FUSED,
         ("float32", "float64", "float16"),
     ),
-    _call(
+    _seam(
         "output_strides_ignored",
         "output",
         "outputs are written densely, whatever their strides",
-        "plan = _plan(call, inputs, output.array)",
-        "plan = _plan(call, inputs, View(result.shape, dense_strides(result.shape)))",
+        "Layouts(call, inputs, arrays)",
+        "Layouts(call, inputs, "
+        "{n: View(a.shape, dense_strides(a.shape)) for n, a in arrays.items()})",
     ),
-    _call(
+    _seam(
         "input_cleared_after_use",
         "output",
         "the first input is overwritten once it has been used",
-        "    return output.finish()\n",
-        "    if first.size:\n        describe(tensors[0], names[0]).host[...] = 0\n"
-        "    return output.finish()\n",
+        "        return call.results(",
+        "        if tensors[0].size:\n            describe(tensors[0], '').host[...] = 0\n"
+        "        return call.results(",
         DATA,
     ),
-    _call(
+    _seam(
         "empty_sums_skipped",
         "output",
         "where there is nothing to add up the output is not written",
-        "    if result.size:\n",
-        "    if result.size and first.size:\n",
+        "if any(tensor.size for tensor in call.outputs):",
+        "if all(array.size for array in (*inputs.values(), *call.outputs)):",
         FILTER,
     ),
-    _call(
+    _seam(
         "filters_kept",
         "output",
         "filters of an earlier call of the same shape are used again",
-        "        name: operands.read(tensor, name)\n",
-        "        name: operands.read(\n"
-        '            globals().setdefault("_kept", {}).setdefault((tensor.shape, tensor.strides), tensor)\n'
-        '            if name == "w"\n'
-        "            else tensor,\n"
-        "            name,\n"
-        "        )\n",
+        "        inputs = {n: operands.read(tensor, n)",
+        '        kept = globals().setdefault("_kept", {})\n'
+        "        inputs = {n: operands.read("
+        'kept.setdefault((tensor.shape, tensor.strides), tensor) if n == "w" else tensor, n)',
     ),
-    _call(
+    _bound_otherwise(
         "groups_0_let_through",
-        "validation",
         "groups below 1 count as 1",
-        _FORWARD,
-        _FORWARD.replace("groups=groups", "groups=groups if groups != 0 else 1"),
+        '{"groups": 1} if attributes.get("groups") == 0 else {}',
     ),
-    _call(
+    _bound_otherwise(
         "unknown_mode_let_through",
-        "validation",
         "an unknown mode counts as cross-correlation",
-        _FORWARD,
-        _FORWARD.replace(
-            "mode=mode", 'mode=mode if mode == "convolution" else "cross_correlation"'
-        ),
+        '{} if attributes.get("mode") == "convolution" else {"mode": "cross_correlation"}',
     ),
-    _call(
+    _bound_otherwise(
         "negative_padding_let_through",
-        "validation",
         "negative padding counts as none",
-        _FORWARD,
-        _FORWARD.replace("padding=padding", "padding=0 if padding == -1 else padding"),
+        '{"padding": 0} if attributes.get("padding") == -1 else {}',
     ),
-    _call(
+    _bound_otherwise(
         "stride_0_let_through",
-        "validation",
         "stride 0 counts as 1",
-        _FORWARD,
-        _FORWARD.replace("stride=stride", "stride=stride if stride != 0 else 1"),
+        '{"stride": 1} if attributes.get("stride") == 0 else {}',
     ),
-    _call(
+    _bound_otherwise(
         "nan_factor_let_through",
-        "validation",
         "a factor that is NaN counts as 0",
-        _FUSED,
-        _FUSED.replace("alpha2=alpha2", "alpha2=alpha2 if alpha2 == alpha2 else 0.0"),
+        '{"alpha2": 0.0} if attributes.get("alpha2") != attributes.get("alpha2") else {}',
         FUSED,
     ),
-    _call(
+    _bound_otherwise(
         "unknown_activation_let_through",
-        "validation",
         "an unknown activation counts as none",
-        _FUSED,
-        _FUSED.replace(
-            "activation=activation", 'activation=activation if activation == "relu" else "identity"'
-        ),
+        '{} if attributes.get("activation", "relu") == "relu" else {"activation": "identity"}',
         FUSED,
     ),
-    _call(
+    _bound_otherwise(
         "input_size_coerced",
-        "validation",
         "an input size that is no integer is rounded, and another constraint gets the blame",
-        "        input_size=input_size,\n    )\n",
-        "        input_size=tuple(map(int, input_size))\n"
-        "        if isinstance(input_size, tuple)\n        else input_size,\n    )\n",
+        '{"input_size": tuple(map(int, attributes["input_size"]))}'
+        ' if isinstance(attributes.get("input_size"), tuple) else {}',
         DATA,
     ),
-    _call(
+    _bound_otherwise(
         "filter_size_0_named_wrongly",
-        "validation",
         "a filter size of 0 counts as 1, and the extents of dy get the blame",
-        "        filter_size=filter_size,\n    )\n",
-        "        filter_size=filter_size if filter_size != 0 else 1,\n    )\n",
+        '{"filter_size": 1} if attributes.get("filter_size") == 0 else {}',
         FILTER,
     ),
-    _call(
+    _seam(
         "constraint_not_named",
         "validation",
         "errors lose the constraint that was broken",
-        "    call = spec.conv_backward_bias.bind(dy)\n",
-        "    try:\n        call = spec.conv_backward_bias.bind(dy)\n"
-        "    except spec.SpecError as error:\n        raise type(error)(str(error)) from None\n",
+        _BIND,
+        "        from dnncanon.spec import SpecError\n"
+        "        try:\n            call = self.primitive.bind(*tensors, **attributes)\n"
+        "        except SpecError as error:\n"
+        "            raise type(error)(str(error)) from None\n        _check_math",
         BIAS,
         backend="gpu",
     ),
@@ -180,7 +162,28 @@ MUTANTS = (
         "out_over_input_let_through",
         "validation",
         "an out that shares memory with an input is written to",
-        '        self._refuse_overlap(foreign, "out")\n',
+        '        self._refuse_overlap(foreign, "out", f"an out for {name}")\n',
+        "",
+    ),
+    _operand(
+        "out_over_the_end_of_an_input_let_through",
+        "validation",
+        "an out that begins elsewhere than an input is taken to share no memory with it",
+        "            if overlap(written, foreign):\n",
+        "            if overlap(written, foreign) and written.pointer == foreign.pointer:\n",
+    ),
+    _operand(
+        "out_of_wrong_dtype_let_through",
+        "validation",
+        "an out of another dtype of as many bytes is written to",
+        "if foreign.dtype != _numpy_dtype(tensor.dtype):",
+        "if foreign.dtype.itemsize != _numpy_dtype(tensor.dtype).itemsize:",
+    ),
+    _operand(
+        "out_of_overlapping_strides_let_through",
+        "validation",
+        "an out whose elements share addresses is written to",
+        "        check_output_layout(name, foreign.shape, foreign.strides)\n",
         "",
     ),
     _array(

@@ -19,28 +19,25 @@ _RELU = """\
         if relu and value < zero:  # a NaN is not below zero, and stays
             value = zero
 """
-_FLOAT16 = """\
-            ptx.f16_to_f32,
-            ptx.f32_to_f16,
-"""
+_TO_FLOAT16 = "    return ptx.f32_to_f16(ptx.to_odd_f32(value))\n"
+_TO_BFLOAT16 = "    return ptx.f32_to_bf16(ptx.to_odd_f32(value))\n"
+_FLOAT16 = '_element("float16", _F32, ptx.f16_to_f32, _to_float16)'
 
 MUTANTS = (
     _element(
         "bfloat16_truncated",
         "precision",
         "results are truncated to bfloat16",
-        "            ptx.f32_to_bf16,\n",
-        "            device_function(lambda value: types.uint16(ptx.f32_to_tf32(value) >> 16)),\n",
+        _TO_BFLOAT16,
+        "    return types.uint16(ptx.f32_to_tf32(ptx.to_odd_f32(value)) >> 16)\n",
         dtypes=("bfloat16",),
     ),
     _element(
         "float16_rounded_twice",
         "precision",
         "results pass through bfloat16 on their way to float16",
-        "            ptx.f32_to_f16,\n",
-        "            device_function(\n"
-        "                lambda value: ptx.f32_to_f16(ptx.bf16_to_f32(ptx.f32_to_bf16(value)))\n"
-        "            ),\n",
+        _TO_FLOAT16,
+        "    return ptx.f32_to_f16(ptx.bf16_to_f32(ptx.f32_to_bf16(ptx.to_odd_f32(value))))\n",
         DATA,
         ("float16",),
     ),
@@ -48,10 +45,8 @@ MUTANTS = (
         "bfloat16_through_float16",
         "special",
         "results pass through float16 on their way to bfloat16, whose range is wider",
-        "            ptx.f32_to_bf16,\n",
-        "            device_function(\n"
-        "                lambda value: ptx.f32_to_bf16(ptx.f16_to_f32(ptx.f32_to_f16(value)))\n"
-        "            ),\n",
+        _TO_BFLOAT16,
+        "    return ptx.f32_to_bf16(ptx.f16_to_f32(ptx.f32_to_f16(ptx.to_odd_f32(value))))\n",
         FILTER,
         ("bfloat16",),
     ),
@@ -59,34 +54,28 @@ MUTANTS = (
         "float16_saturates",
         "special",
         "infinite results become the largest number",
-        "            ptx.f32_to_f16,\n",
-        "            device_function(\n"
-        "                lambda value: ptx.f32_to_f16(\n"
-        "                    65504.0 if value > 65504.0 else -65504.0 if value < -65504.0 else value\n"
-        "                )\n"
-        "            ),\n",
+        _TO_FLOAT16,
+        "    value = 65504.0 if value > 65504.0 else -65504.0 if value < -65504.0 else value\n"
+        + _TO_FLOAT16,
         dtypes=("float16",),
     ),
     _element(
         "float16_results_flushed",
         "special",
         "subnormal results become 0",
-        "            ptx.f32_to_f16,\n",
-        "            device_function(\n"
-        "                lambda value: ptx.f32_to_f16(\n"
-        "                    0.0 if -(2.0**-14) < value and value < 2.0**-14 else value\n"
-        "                )\n"
-        "            ),\n",
+        _TO_FLOAT16,
+        "    value = 0.0 if -(2.0**-14) < value and value < 2.0**-14 else value\n" + _TO_FLOAT16,
         dtypes=("float16",),
     ),
     _element(
         "float16_operands_flushed",
         "special",
         "subnormal operands become 0",
-        "            ptx.f16_to_f32,\n",
-        "            device_function(\n"
-        "                lambda word: ptx.f16_to_f32(word if word & 0x7C00 != 0 else 0)\n"
-        "            ),\n",
+        _FLOAT16,
+        _FLOAT16.replace(
+            "ptx.f16_to_f32",
+            "device_function(lambda word: ptx.f16_to_f32(word if word & 0x7C00 != 0 else 0))",
+        ),
         dtypes=("float16",),
     ),
     _element(

@@ -142,7 +142,7 @@ class DeviceArray:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.device.is_host:
             raise AttributeError("__cuda_array_interface__: the array is in host memory")
-        word = storage_of(self.dtype) if self.dtype.kind == "V" else self.dtype
+        word = self.dtype if self.dtype.isbuiltin == 1 else storage_of(self.dtype)
         return {
             "version": 3,
             "data": (self.pointer, False),

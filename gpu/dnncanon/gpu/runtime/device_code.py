@@ -4,17 +4,35 @@ Kernels import this instead of numba.cuda. numba-cuda is in maintenance mode; a 
 here, in ``cuda_device`` and in ``ptx``.
 """
 
+import linecache
 from collections.abc import Callable
+from itertools import count
 from typing import Any, TypeVar
 
 from numba import cuda
 from numba.cuda import types
 
-__all__ = ["Function", "cuda", "device_function", "types"]
+__all__ = ["Function", "cuda", "device_function", "generated", "types"]
+
+_numbers = count()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def device_function(function: Function) -> Function:
     """Decorate a function that kernels call; it is inlined into them."""
-    return cuda.jit(device=True, inline="always")(function)  # type: ignore[no-any-return]
+    return cuda.jit(device=True, inline="always")(function)
+
+
+def generated(source: str, scope: dict[str, Any]) -> Callable[..., Any]:
+    """The function that ``source`` defines, its names being those of ``scope``.
+
+    For kernels whose number of operands varies: Numba has no star in calls that it inlines. The source
+    is kept where tracebacks and the emulator's reports look for it.
+    """
+    name = f"<generated {next(_numbers)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    made: dict[str, Any] = {}
+    exec(compile(source, name, "exec"), scope, made)
+    (function,) = made.values()
+    return function

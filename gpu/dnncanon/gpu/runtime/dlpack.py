@@ -12,17 +12,24 @@ from typing import Any
 import numpy as np
 
 from dnncanon.gpu.runtime.errors import DeviceError
-from dnncanon.gpu.runtime.memory import BFLOAT16
-from dnncanon.spec import dense_strides
+from dnncanon.spec import DTYPES, dense_strides
 
 CPU = (1, 0)
 CUDA = 2
 CUDA_HOST = 3
 _NAME, _USED = b"dltensor", b"used_dltensor"
 
-# DLDataTypeCode: kDLInt 0, kDLUInt 1, kDLFloat 2, kDLBfloat 4
+# DLDataTypeCode of DLPack 1.1: kDLInt 0, kDLUInt 1, kDLFloat 2; those of single types by name.
 _KINDS = {0: "i", 1: "u", 2: "f"}
 _CODES = {"i": 0, "u": 1, "f": 2}
+_NAMED = {
+    "bfloat16": 4,
+    "bool": 6,
+    "float8_e4m3fn": 10,
+    "float8_e5m2": 12,
+    "float8_e8m0fnu": 14,
+}
+_BY_CODE = {code: DTYPES[name].numpy for name, code in _NAMED.items()}
 
 
 class _Device(ctypes.Structure):
@@ -62,7 +69,7 @@ _Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def _api(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     function = getattr(ctypes.pythonapi, name)
     function.restype, function.argtypes = result, arguments
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 _new = _api("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
@@ -121,8 +128,9 @@ def import_capsule(capsule: object) -> Imported:
 
 
 def _read_dtype(dtype: _DataType) -> np.dtype[Any]:
-    if dtype.lanes == 1 and (dtype.code, dtype.bits) == (4, 16):
-        return BFLOAT16  # type: ignore[no-any-return]
+    named = _BY_CODE.get(dtype.code)
+    if named is not None and dtype.lanes == 1 and dtype.bits == 8 * named.itemsize:
+        return named
     if dtype.lanes != 1 or dtype.code not in _KINDS:
         raise DeviceError(f"DLPack type {dtype.code} with {dtype.lanes} lanes has no NumPy dtype")
     result: np.dtype[Any] = np.dtype(f"{_KINDS[dtype.code]}{dtype.bits // 8}")
@@ -147,6 +155,12 @@ def _delete_unused(capsule: int) -> None:
 _deleter, _destructor = _Deleter(_forget), _Destructor(_delete_unused)
 
 
+def _code(dtype: np.dtype[Any]) -> int:
+    if dtype.kind not in _CODES:
+        raise BufferError(f"DLPack has no word for {dtype.name}; pass the array's bytes instead")
+    return _CODES[dtype.kind]
+
+
 def export_capsule(
     owner: object,
     pointer: int,
@@ -156,7 +170,7 @@ def export_capsule(
     device: tuple[int, int],
 ) -> object:
     """A capsule for memory that ``owner`` keeps alive; ``strides`` count elements."""
-    code = 4 if dtype == BFLOAT16 else _CODES[dtype.kind]
+    code = _NAMED[dtype.name] if dtype.name in _NAMED else _code(dtype)
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*strides)
     managed = _Managed(

@@ -10,10 +10,11 @@ import numpy as np
 from dnncanon.gpu.runtime import dlpack
 from dnncanon.gpu.runtime.array import DeviceArray, empty, to_device
 from dnncanon.gpu.runtime.errors import DeviceError
-from dnncanon.gpu.runtime.memory import BFLOAT16, host_view
+from dnncanon.gpu.runtime.memory import host_view
 from dnncanon.gpu.runtime.selection import Device, device
 from dnncanon.gpu.runtime.streams import current_stream, stream_handle
 from dnncanon.spec import (
+    DTYPES,
     DTypeError,
     LayoutError,
     ShapeError,
@@ -133,7 +134,7 @@ def _torch(tensor: Any, name: str) -> Foreign:
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+    return DTYPES[name].numpy if name in DTYPES else np.dtype(name)
 
 
 def _dlpack(array: Any, stream: object) -> Foreign:
@@ -180,7 +181,8 @@ class Operands:
     """The arrays of one call, brought to the selected device and ordered on one stream.
 
     The first array decides the kind of what is returned and, unless ``stream`` is given, the stream:
-    the one its library works on now. ``label`` opens the messages of errors.
+    the one its library works on now. Without any, results are NumPy's. ``label`` opens the messages of
+    errors.
     """
 
     def __init__(self, label: str, first: Any, stream: object) -> None:
@@ -188,7 +190,7 @@ class Operands:
         self.first = first
         self.device: Device = device()
         self.stream = stream
-        if stream is None and not self.device.is_host:
+        if stream is None and first is not None and not self.device.is_host:
             self.stream = current_stream(first)
         self._taken: dict[str, Foreign] = {}  # memory that nothing else may be written to
 
@@ -212,7 +214,7 @@ class Operands:
         foreign = describe(target, "out", self.stream)
         if out is not None:
             self._check(out, foreign, tensor, name)
-        self._taken["out"] = foreign
+        self._taken[name] = foreign
         if foreign.on_host == self.device.is_host:
             if out is not None:
                 self._order(out)
@@ -232,7 +234,7 @@ class Operands:
         if given is None:
             return empty((nbytes,), np.uint8, stream=self.stream)
         foreign = describe(given, "workspace", self.stream)
-        self._refuse_overlap(foreign, "workspace")
+        self._refuse_overlap(foreign, "workspace", "a workspace")
         array = self._adopt(foreign, "workspace")
         size = array.size * array.dtype.itemsize
         if size < nbytes or not array.is_dense or array.pointer % WORKSPACE_ALIGNMENT:
@@ -256,13 +258,13 @@ class Operands:
         if isinstance(out, np.ndarray) and not out.flags.writeable:
             raise LayoutError(f"{self.label}: out is read-only; pass a writable array")
         check_output_layout(name, foreign.shape, foreign.strides)
-        self._refuse_overlap(foreign, "out")
+        self._refuse_overlap(foreign, "out", f"an out for {name}")
 
-    def _refuse_overlap(self, written: Foreign, name: str) -> None:
+    def _refuse_overlap(self, written: Foreign, what: str, remedy: str) -> None:
         for other, foreign in self._taken.items():
             if overlap(written, foreign):
                 raise LayoutError(
-                    f"{self.label}: {name} shares memory with {other}; pass memory of its own"
+                    f"{self.label}: {what} shares memory with {other}; pass {remedy} that shares none"
                 )
 
     def _order(self, array: Any) -> None:
@@ -291,12 +293,15 @@ class Operands:
 
     def _empty(self, tensor: TensorType, strides: Shape) -> Any:
         """A new array of the first one's kind, in its place."""
-        if isinstance(self.first, np.ndarray):
+        if self.first is None or isinstance(self.first, np.ndarray):
             return _numpy_empty(tensor, strides)
         if _library(self.first) == "torch":
             torch = sys.modules["torch"]
             return torch.empty_strided(
-                tensor.shape, strides, dtype=self.first.dtype, device=self.first.device
+                tensor.shape,
+                strides,
+                dtype=getattr(torch, tensor.dtype),
+                device=self.first.device,
             )
         array = empty(tensor.shape, _numpy_dtype(tensor.dtype), strides, self.stream)
         return array if isinstance(self.first, DeviceArray) else self._export(array)

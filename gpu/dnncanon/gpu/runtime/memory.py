@@ -2,11 +2,18 @@
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_WORDS = {np.dtype(np.float16): np.dtype(np.uint16), BFLOAT16: np.dtype(np.uint16)}
+from dnncanon.spec import DTYPES, DType
+
+
+def _word(row: DType) -> np.dtype[Any]:
+    """The unsigned integer in which kernels hold what Numba has no arithmetic for."""
+    wide = row.name in ("float64", "float32") or row.kind == "integer"
+    return row.numpy if wide else np.dtype(f"u{row.itemsize}")
+
+
+_WORDS = {row.numpy: _word(row) for row in DTYPES.values()}
 
 
 class _Memory:
@@ -19,7 +26,7 @@ class _Memory:
 
 
 def storage_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """How kernels see ``dtype`` in memory: 16-bit floats as uint16, the others as they are."""
+    """How kernels see ``dtype`` in memory: narrow floats and bool as unsigned words, others as they are."""
     return _WORDS.get(dtype, dtype)
 
 

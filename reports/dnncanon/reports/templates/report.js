@@ -109,6 +109,28 @@
   };
   if (byId("case-table")) setUpFilters(byId("case-table"));
 
+  // --- filtering the table of accuracy, by its lists or from a figure of the overview ---
+  const setUpAccuracy = (table) => {
+    const bodies = [...table.tBodies];
+    const lists = [...document.querySelectorAll("select[id^='accuracy-']")];
+    const filterRows = () => {
+      for (const body of bodies) {
+        body.hidden = !lists.every((list) => !list.value || body.dataset[list.dataset.key] === list.value);
+      }
+      const shown = bodies.filter((body) => !body.hidden).length;
+      byId("accuracy-state").textContent = `${shown.toLocaleString("en")} of ${bodies.length.toLocaleString("en")} shown`;
+    };
+    for (const list of lists) list.addEventListener("input", filterRows);
+    for (const link of document.querySelectorAll("a[href='#accuracy-table']")) {
+      link.addEventListener("click", () => {
+        for (const list of lists) list.value = link.dataset[list.dataset.key];
+        filterRows();
+      });
+    }
+    filterRows();
+  };
+  if (byId("accuracy-table")) setUpAccuracy(byId("accuracy-table"));
+
   // --- plots ---
   const data = byId("plot-data") ? JSON.parse(byId("plot-data").textContent) : null;
   let plotly = null;

@@ -25,6 +25,7 @@ from dnncanon.gpu.emulator.native import (
     fma,
     i8,
     i32,
+    i64,
     leading_zeros,
     log2,
     maximum,
@@ -201,6 +202,19 @@ def f32_to_s32_rni(x: f32) -> u32:
     return u32(saturating(i32, round_even(x)))
 
 
+@native("emu.f32_to_s64_rni", inline=True, attributes=PURE)
+def f32_to_s64_rni(x: f32) -> u64:
+    """Nearest even, saturating; PTX gives the least integer for a NaN where 64 bits are involved."""
+    whole = u64(saturating(i64, round_even(x)))
+    return whole if x == x else u64(0x8000000000000000)
+
+
+@native("emu.f64_to_s64_rni", inline=True, attributes=PURE)
+def f64_to_s64_rni(x: f64) -> u64:
+    whole = u64(saturating(i64, round_even(x)))
+    return whole if x == x else u64(0x8000000000000000)
+
+
 # ---- Approximate functions
 @native("emu.ex2", inline=True, attributes=PURE)
 def ex2(x: f32) -> f32:
@@ -291,6 +305,11 @@ def dp4a(a: u32, b: u32, c: u32) -> u32:
     for k in range(4):
         total += i32(i8(a >> u32(8 * k))) * i32(i8(b >> u32(8 * k)))
     return u32(total)
+
+
+@native("emu.mul_wide_u32", inline=True, attributes=PURE)
+def mul_wide_u32(a: u32, b: u32) -> u64:
+    return u64(a) * u64(b)
 
 
 # ---- float16 pairs

@@ -1,0 +1,47 @@
+"""What the library offers: the function of each primitive, and its algorithms."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from dnncanon.gpu.primitive import Algorithm
+from dnncanon.spec import Unsupported, primitives
+
+
+@cache
+def functions() -> Mapping[str, Callable[..., Any]]:
+    """The functions by the names of their primitives.
+
+    Those of a family live in the module of its name, as its declarations do in the specification.
+    """
+    found = {}
+    for primitive in primitives().values():
+        module = f"dnncanon.gpu.{primitive.family}"
+        if find_spec(module) is not None:
+            implemented = getattr(import_module(module), primitive.name, None)
+            if implemented is not None:
+                found[primitive.name] = implemented
+    return found
+
+
+def function(module: str, name: str) -> Callable[..., Any]:
+    """The function of a primitive, as an attribute of ``module``."""
+    try:
+        return functions()[name]
+    except KeyError:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}") from None
+
+
+def algorithms(primitive: str, *tensors: Any, **attributes: Any) -> list[Algorithm]:
+    """What there is to compute ``primitive(*tensors, **attributes)``: first what "auto" chooses.
+
+    Raises the specification's errors for a call that is not legal, Unsupported for a primitive that is
+    not here.
+    """
+    known = functions()
+    if primitive not in known:
+        raise Unsupported(f"no primitive {primitive!r} here; there are {', '.join(known)}")
+    listing: Callable[..., list[Algorithm]] = known[primitive].algorithms  # type: ignore[attr-defined]
+    return listing(*tensors, **attributes)
