@@ -82,7 +82,11 @@ __all__ = [
     "span",
 ]
 
-FAMILIES = ("conv",)
+FAMILIES = (
+    "conv",
+    "pool",
+    "resample",
+)
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
 for _family in FAMILIES:

@@ -1,0 +1,248 @@
+"""Defects of pooling and resampling, and of the walk over positions that both share."""
+
+from dnncanon.gpu.mutants.making import mutants_of
+
+_walk = mutants_of("kernels.windows", primitive="pool_average_forward", backend="gpu")
+_window = mutants_of("kernels.windows", primitive="pool_average_backward", backend="gpu")
+_max = mutants_of("kernels.pool", primitive="pool_max_forward", backend="gpu")
+_norm = mutants_of("kernels.pool", primitive="pool_lp_backward", backend="gpu")
+_launch = mutants_of("pool", primitive="pool_average_forward", backend="gpu")
+_resample = mutants_of("kernels.resample", primitive="resample_forward", backend="gpu")
+
+CHANNELS_LAST = "dnncanon.gpu.channels_last"
+"""The backend for what threads do with several channels at once."""
+
+MUTANTS = (
+    _walk(
+        "pool_lanes_of_a_rest",
+        "bounds",
+        "channels are taken in fours also where four do not divide them",
+        "    if array.shape[1] % lanes or array.strides[1] != 1:\n",
+        "    if array.strides[1] != 1:\n",
+    ),
+    _walk(
+        "pool_last_channels_left_out",
+        "launch",
+        "of several groups of channels the last is nobody's",
+        "extents = (n, *spatial, c // lanes) if channels_last",
+        "extents = (n, *spatial, max(1, c // lanes - (lanes > 1))) if channels_last",
+        backend=CHANNELS_LAST,
+    ),
+    _walk(
+        "pool_last_position_left_out",
+        "launch",
+        "the last position of the walk is nobody's",
+        "return math.prod(self.extents), self.extents",
+        "return math.prod(self.extents) - 1, self.extents",
+    ),
+    _walk(
+        "pool_digits_swapped",
+        "index",
+        "channels-last digits are read in the order of dense ones",
+        "return digits[0], digits[4], digits[1], digits[2], digits[3]",
+        "return digits[0], digits[1], digits[2], digits[3], digits[4]",
+    ),
+    _walk(
+        "pool_stride_of_rows",
+        "index",
+        "the second spatial dim has the stride of the third",
+        "i0 * strides[3] + i1 * strides[4]",
+        "i0 * strides[3] + i1 * strides[5]",
+    ),
+    _walk(
+        "pool_window_begins_off_the_gap",
+        "index",
+        "a dilated window that begins in the padding begins at the first cell",
+        "begin = first + (gap - 1 - first) // gap * gap",
+        "begin = _int64(0)",
+    ),
+    _walk(
+        "pool_window_end_unmasked",
+        "bounds",
+        "windows reach behind the input",
+        "return begin, min(inputs, first + (taps - 1) * gap + 1)",
+        "return begin, first + (taps - 1) * gap + 1",
+    ),
+    _walk(
+        "pool_adaptive_end_floored",
+        "arithmetic",
+        "adaptive windows end where the next one begins",
+        "((o + 1) * inputs + outputs - 1) // outputs",
+        "(o + 1) * inputs // outputs",
+    ),
+    _walk(
+        "pool_include_padding_ignored",
+        "attribute",
+        "padding never counts",
+        "if include_padding and dim[7] == 0:",
+        "if include_padding and dim[7] == 2:",
+    ),
+    _walk(
+        "pool_overhang_counted",
+        "bounds",
+        "what hangs over the padding counts",
+        "        end = min(dim[0] + dim[6], begin + (dim[2] - 1) * gap + 1)\n",
+        "        end = begin + (dim[2] - 1) * gap + 1\n",
+    ),
+    _window(
+        "pool_first_window_lost",
+        "bounds",
+        "the first of the windows over a cell is left out",
+        "(reach - (taps - 1) * gap + stride - 1) // stride",
+        "(reach - (taps - 1) * gap + stride) // stride",
+    ),
+    _window(
+        "pool_last_window_lost",
+        "bounds",
+        "the last of the windows over a cell is left out",
+        "end = min(outputs, reach // stride + 1)",
+        "end = min(outputs, reach // stride)",
+    ),
+    _window(
+        "pool_gap_ignored_backward",
+        "attribute",
+        "a cell between those of a dilated window gets a share",
+        "    if gap == 1:\n        return begin, end, _int64(1)\n",
+        "    if gap > 0:\n        return begin, end, _int64(1)\n",
+    ),
+    _window(
+        "pool_congruence_without_inverse",
+        "arithmetic",
+        "the congruence of stride and dilation is solved for a stride of 1",
+        "residue = reach // common % period * inverse % period",
+        "residue = reach // common % period",
+    ),
+    _max(
+        "pool_nan_dropped",
+        "special",
+        "a NaN never wins",
+        "larger = value > now or (value != value and now == now)",
+        "larger = value > now",
+    ),
+    _max(
+        "pool_last_nan_wins",
+        "special",
+        "of several NaN the last is numbered",
+        "larger = value > now or (value != value and now == now)",
+        "larger = value > now or value != value",
+    ),
+    _max(
+        "pool_last_maximum_wins",
+        "index",
+        "of equal values the last is numbered",
+        "larger = value > now or",
+        "larger = value >= now or",
+    ),
+    _max(
+        "pool_infinity_is_nowhere",
+        "special",
+        "a maximum of −Inf has no index",
+        "                            if larger or where[lane] < 0:\n",
+        "                            if larger:\n",
+    ),
+    _max(
+        "pool_index_of_transposed_extents",
+        "index",
+        "indices count rows as long as the first dim",
+        "where[lane] = (i0 * d1[0] + i1) * d2[0] + i2",
+        "where[lane] = (i0 * d2[0] + i1) * d2[0] + i2",
+    ),
+    _max(
+        "pool_indices_of_the_first_lane",
+        "output",
+        "all lanes have the index of the first",
+        "to_index(where[lane])",
+        "to_index(where[0])",
+        backend=CHANNELS_LAST,
+    ),
+    _norm(
+        "pool_sums_not_cleared",
+        "memory",
+        "sums go on from the position before",
+        "                sums[lane] = number(0)\n                values[lane] = ",
+        "                values[lane] = ",
+        check=True,
+    ),
+    _max(
+        "pool_float32_sums_of_float64",
+        "precision",
+        "sums of float64 are kept in float32",
+        "sums[lane] += to_sum(first_word(dy, bundle)) / cells",
+        "sums[lane] = types.float32(sums[lane] + to_sum(first_word(dy, bundle)) / cells)",
+        "pool_average_backward",
+        ("float64",),
+    ),
+    _norm(
+        "pool_norm_exponent",
+        "arithmetic",
+        "the exponent of the gradient is taken for 1, as if p were 2",
+        "return value * math.pow(ratio, power)",
+        "return value * ratio",
+    ),
+    _norm(
+        "pool_norm_at_zero",
+        "special",
+        "where the norm is 0 dy is divided by it",
+        "        if norm == number(0):\n            return number(0)\n",
+        "",
+    ),
+    _norm(
+        "pool_norm_sign_of_zero",
+        "special",
+        "the gradient at 0 is that of what is above 0",
+        "if value > number(0):",
+        "if value >= number(0):",
+    ),
+    _launch(
+        "pool_norm_root",
+        "attribute",
+        "the root is the power",
+        "pool.norm_mode(p), (p, 1.0 / p)",
+        "pool.norm_mode(p), (p, p)",
+        "pool_lp_forward",
+    ),
+    _resample(
+        "resample_coordinate_not_held",
+        "bounds",
+        "coordinates reach beyond the last cell",
+        "return min(max(o * dim[2] + dim[3], _int64(0)), (dim[0] - 1) * dim[4])",
+        "return max(o * dim[2] + dim[3], _int64(0))",
+    ),
+    _resample(
+        "resample_tie_rounded_up",
+        "arithmetic",
+        "round_prefer_floor prefers the cell above",
+        "return (2 * n + d - 1) // (2 * d)",
+        "return (2 * n + d) // (2 * d)",
+    ),
+    _resample(
+        "resample_weight_zero_read",
+        "special",
+        "cells of weight 0 are multiplied, so that their NaN spreads",
+        "return first, _int64(1) if n == first * dim[4] else _int64(2)",
+        "return first, _int64(2) if first < dim[0] - 1 else _int64(1)",
+    ),
+    _resample(
+        "resample_outputs_one_short",
+        "bounds",
+        "the last output with a share of a cell is left out",
+        "((i + 1) * d - k + m - 1) // m",
+        "((i + 1) * d - k - 1) // m",
+        "resample_backward",
+    ),
+    _resample(
+        "resample_edge_alone",
+        "bounds",
+        "a cell has no share of the outputs beyond it at the edge of the input",
+        "n, d = numerator(o, dim), dim[4]\n",
+        "n, d = o * dim[2] + dim[3], dim[4]\n",
+        "resample_backward",
+    ),
+    _resample(
+        "resample_dims_share_a_weight",
+        "index",
+        "the third dim has the weight of the second",
+        "weight = share1 * share(i2, o2, d2, mode)\n                            bundle = load(x,",
+        "weight = share1 * share(i1, o1, d1, mode)\n                            bundle = load(x,",
+    ),
+)
