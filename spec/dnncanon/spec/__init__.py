@@ -86,6 +86,8 @@ FAMILIES = (
     "conv",
     "pool",
     "resample",
+    "activation",
+    "pointwise",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
