@@ -88,6 +88,7 @@ FAMILIES = (
     "resample",
     "activation",
     "pointwise",
+    "norm",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 

@@ -1,0 +1,216 @@
+"""What normalization computes of an element, and of the sums over a set: functions for the shared engines.
+
+All norms share a few kernels, for each takes a while to compile. An operand that a call does not have is
+another one that is at hand, and a flag says that it is not to be used: what is broadcast lies in a cache.
+Operands of x's size are never stood in for. ``offset`` is 1 where scale is stored less 1.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from math import sqrt
+from typing import Any
+
+from dnncanon.gpu.kernels.element import ELEMENTS
+from dnncanon.gpu.kernels.reduction import Monoid
+from dnncanon.gpu.kernels.rows import add
+from dnncanon.gpu.runtime.device_code import device_function, generated
+
+# --- Reductions -----------------------------------------------------------------------------------
+
+
+@device_function
+def add_pairs(a: Any, b: Any) -> Any:
+    return a[0] + b[0], a[1] + b[1]
+
+
+@device_function
+def _itself(value: Any) -> Any:
+    return value
+
+
+@device_function
+def _element(value: Any, count: Any) -> Any:
+    return value
+
+
+@device_function
+def _mean(total: Any, count: Any) -> Any:
+    return total / count
+
+
+SUM = Monoid(("sum",), (0,), _itself, add, _itself)
+MEAN = Monoid(("sum",), (0,), _element, add, _mean)
+"""Mean of a set; scalar: count."""
+
+
+@cache
+def spread(kind: str, *, centred: bool) -> Monoid:
+    """1/√(σ² + ε) and σ² of a set, from x and, if ``centred``, its mean; scalars: count, epsilon.
+
+    Squares of distances from the mean: with the mean of squares less the square of the mean, a mean
+    far larger than the spread would leave no correct digit.
+    """
+    mean, distance = (", mean", "x - mean") if centred else ("", "x")
+    lift = f"""
+def lift(x{mean}, count, epsilon):
+    distance = {distance}
+    return distance * distance
+"""
+    finish = """
+def finish(total, count, epsilon):
+    variance = total / count
+    return one / sqrt(variance + epsilon), variance
+"""
+    return Monoid(("sum",), (0,), _made(lift, kind), add, _made(finish, kind))
+
+
+@cache
+def sums_of_powers(kind: str, *, shifted: bool) -> Monoid:
+    """Σ (x − shift) and Σ (x − shift)²."""
+    shift, distance = (", shift", "x - shift") if shifted else ("", "x")
+    lift = f"""
+def lift(x{shift}):
+    distance = {distance}
+    return distance, distance * distance
+"""
+    return Monoid(("sum", "sum"), (0, 0), _made(lift, kind), add_pairs, _itself)
+
+
+@cache
+def gradient_sums(kind: str, *, masked: bool) -> Monoid:
+    """Σ g and Σ g·x̂, of dy, x, mean, inv_std, scale and, if ``masked`` by a ReLU, y.
+
+    g is γ·dy with the flag ``scaled``, else dy; without ``centred`` there is no mean. x̂ is not rounded by
+    itself: of many elements that are alike all would be rounded in the same way.
+    """
+    lift = f"""
+def lift(dy, x, mean, inv_std, scale{", y" if masked else ""}, offset, scaled, centred):
+    g = {_passed_on(masked)}
+    if scaled != 0:
+        g = (offset + scale) * g
+    distance = x - mean if centred != 0 else x
+    return g, g * distance * inv_std
+"""
+    finish = "def finish(sums, offset, scaled, centred): return sums\n"
+    return Monoid(("sum", "sum"), (0, 0), _made(lift, kind), add_pairs, _made(finish, kind))
+
+
+# --- Elements -------------------------------------------------------------------------------------
+
+
+@cache
+def normalised(kind: str, *, residual: bool) -> Callable[..., Any]:
+    """y of x, mean, inv_std, scale, bias and, if there is a ``residual``, z."""
+    z = ", z" if residual else ""
+    source = f"""
+def normalised(x, mean, inv_std, scale, bias{z}, offset, centred, scaled, shifted, relu):
+    y = (x - mean if centred != 0 else x) * inv_std
+    if scaled != 0:
+        y = (offset + scale) * y
+    if shifted != 0:
+        y = y + bias
+    {"y = y + z" if residual else "pass"}
+    return y if relu == 0 or y > zero or y != y else zero
+"""
+    return _made(source, kind)
+
+
+@cache
+def by_given_statistics(kind: str, *, residual: bool) -> Callable[..., Any]:
+    """y of x, mean, variance, scale, bias and, if there is a ``residual``, z; scalars: epsilon, relu."""
+    z = ", z" if residual else ""
+    source = f"""
+def by_given_statistics(x, mean, variance, scale, bias{z}, epsilon, relu):
+    y = scale * ((x - mean) * (one / sqrt(variance + epsilon))) + bias
+    {"y = y + z" if residual else "pass"}
+    return y if relu == 0 or y > zero or y != y else zero
+"""
+    return _made(source, kind)
+
+
+@cache
+def input_gradient(kind: str, *, masked: bool, forked: bool) -> Callable[..., Any]:
+    """dx, and if ``forked`` the residual's dz, of dy, x, mean, inv_std, scale, both sums over the set, and y.
+
+    With the flag ``scaled`` γ multiplies dy; with ``factored`` it is the same for the whole set, and
+    multiplies what is left of the gradient. Fixed statistics pass no gradient on.
+    """
+    y = ", y" if masked else ""
+    source = f"""
+def input_gradient(
+    dy, x, mean, inv_std, scale, sum_g, sum_gx{y}, count, offset, scaled, factored, centred, fixed
+):
+    g = {_passed_on(masked)}
+    rest = (offset + scale) * g if scaled != 0 else g
+    if fixed == 0:
+        distance = x - mean if centred != 0 else x
+        mean_g = sum_g / count if centred != 0 else zero
+        rest = rest - mean_g - distance * inv_std * (sum_gx / count)
+    dx = inv_std * rest
+    if factored != 0:
+        dx = (offset + scale) * dx
+    return {"dx, g" if forked else "dx"}
+"""
+    return _made(source, kind)
+
+
+@device_function
+def same(value: Any) -> Any:
+    return value
+
+
+# --- Statistics -----------------------------------------------------------------------------------
+
+
+@device_function
+def running(before: Any, batch: Any, kept: Any, weight: Any, times: Any) -> Any:
+    """The exponential average; scalars: weight of what was before, of the batch, and its factor."""
+    return kept * before + weight * (batch * times)
+
+
+@cache
+def finalized(kind: str, operands: tuple[str, ...]) -> Callable[..., Any]:
+    """Statistics of a batch from its sums; scalars: count, epsilon, and those of ``running``.
+
+    ``operands`` are sum, sq_sum, scale, bias and perhaps running_mean, running_var, shift.
+    """
+    averages = ""
+    if "running_mean" in operands:
+        averages = (
+            ", kept * running_mean + weight * mean"
+            ", kept * running_var + weight * (variance * times)"
+        )
+    source = f"""
+def finalized({", ".join(operands)}, count, epsilon, kept, weight, times):
+    distance = sum / count
+    mean = {"shift + distance" if "shift" in operands else "distance"}
+    variance = sq_sum / count - distance * distance
+    variance = variance if variance > zero or variance != variance else zero
+    inv_std = one / sqrt(variance + epsilon)
+    factor = scale * inv_std
+    return mean, inv_std, factor, bias - mean * factor{averages}
+"""
+    return _made(source, kind)
+
+
+@device_function
+def coefficients(sum_gx: Any, sum_g: Any, scale: Any, mean: Any, inv_std: Any, count: Any) -> Any:
+    """A, B and C of dx = A·dy + B·x + C; scalar: count."""
+    a = scale * inv_std
+    b = -a * inv_std * sum_gx / count
+    return a, b, -a * sum_g / count - b * mean
+
+
+# --- Sources --------------------------------------------------------------------------------------
+
+
+def _made(source: str, kind: str) -> Callable[..., Any]:
+    """The device function, whose literals are of the type of sums: others would widen float32."""
+    number = ELEMENTS[kind].sum
+    scope = {"sqrt": sqrt, "zero": number(0), "one": number(1)}
+    return device_function(generated(source, scope))
+
+
+def _passed_on(masked: bool) -> str:
+    """What a ReLU passes on of dy: all of it where y > 0."""
+    return "dy if y > zero else zero" if masked else "dy"

@@ -1,0 +1,226 @@
+"""Normalization over windows: one thread for each element, which looks at the window around it.
+
+A shape is arranged as four outer dims and three over which windows extend, those that are not there having
+extent 1. Neighbouring threads read neighbouring windows: all but the first read of an element hit a cache.
+Backward, a first kernel keeps s of each element in the workspace, and a second one adds up the shares.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from math import pow as power
+from typing import Any
+
+from dnncanon.gpu.kernels.element import ELEMENTS
+from dnncanon.gpu.primitive import Implementation, Launch, Layouts
+from dnncanon.gpu.runtime import (
+    DeviceArray,
+    Kernel,
+    blocks_for,
+    kernel,
+    launch,
+    origin,
+    reinterpret,
+)
+from dnncanon.gpu.runtime.device_code import cuda, types
+from dnncanon.gpu.runtime.device_index import digits_of, places
+from dnncanon.spec.norm import WindowNormProblem
+
+THREADS = 128
+_OUTER, _INNER = 4, 3
+
+int64, uint64 = types.int64, types.uint64
+
+Arrays = Mapping[str, DeviceArray]
+
+
+def workspace_bytes(layouts: Layouts[WindowNormProblem]) -> int:
+    """s of every element, backward."""
+    x = layouts.inputs["x"]
+    size = 1
+    for extent in x.shape:
+        size *= extent
+    return size * ELEMENTS[layouts.call.dtype].sum_dtype.itemsize
+
+
+def forward(run: Launch[WindowNormProblem]) -> None:
+    """y = x·s^−β"""
+    _launch_spread(run, run.outputs["y"], run.dtype, finished=True)
+
+
+def backward(run: Launch[WindowNormProblem]) -> None:
+    """s of every element, then dx and dmeans."""
+    assert run.workspace is not None
+    p, sums = run.problem, ELEMENTS[run.dtype].sum_dtype
+    spreads = reinterpret(run.workspace, sums)
+    _launch_spread(run, spreads, sums.name, finished=False)
+    dy, x, dx = run.inputs["dy"], run.inputs["x"], run.outputs["dx"]
+    means, dmeans = run.inputs.get("means", x), run.outputs.get("dmeans", dx)
+    places_of = [_arranged(p, array) for array in (dy, x, means, dx, dmeans)]
+    shape = _arranged_shape(p)
+    args = (
+        tuple(array.argument for array in (dy, x, means, spreads)),
+        tuple(array.argument for array in (dx, dmeans)),
+        shape,
+        tuple(stride for by in places_of for stride in by),
+        tuple(origin(array) for array in (dy, x, means, dx, dmeans)),
+        (p.window, p.window - 1 - p.before, int(p.has_means)),
+        (p.beta, 2.0 * p.beta * p.weight),
+    )
+    launch(gradient(run.dtype), _grid(shape), THREADS, args, stream=run.stream)
+
+
+def _launch_spread(
+    run: Launch[WindowNormProblem], out: DeviceArray, out_dtype: str, *, finished: bool
+) -> None:
+    p, x = run.problem, run.inputs["x"]
+    means, shape = run.inputs.get("means", x), _arranged_shape(p)
+    dense = _dense(shape)
+    out_strides = _arranged(p, out) if finished else dense
+    args = (
+        (x.argument, means.argument),
+        out,
+        shape,
+        (*_arranged(p, x), *_arranged(p, means), *out_strides),
+        (origin(x), origin(means), origin(out) if finished else 0),
+        (p.window, p.before, int(p.has_means)),
+        (p.beta, p.weight, p.k),
+    )
+    chosen = spread(run.dtype, out_dtype, finished=finished)
+    launch(chosen, _grid(shape), THREADS, args, stream=run.stream)
+
+
+def _grid(shape: tuple[int, ...]) -> int:
+    size = 1
+    for extent in shape:
+        size *= extent
+    return blocks_for(size, THREADS)
+
+
+def _order(p: WindowNormProblem) -> tuple[int | None, ...]:
+    """Which dim of x each of the seven is; None for one that it does not have."""
+    outer = [d for d in range(len(p.x_shape)) if d not in p.axes]
+    missing = (None,) * (_OUTER - len(outer)), (None,) * (_INNER - len(p.axes))
+    return (*missing[0], *outer, *missing[1], *p.axes)
+
+
+def _arranged_shape(p: WindowNormProblem) -> tuple[int, ...]:
+    return tuple(1 if d is None else p.x_shape[d] for d in _order(p))
+
+
+def _arranged(p: WindowNormProblem, array: DeviceArray) -> tuple[int, ...]:
+    return tuple(0 if d is None else array.strides[d] for d in _order(p))
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+FORWARD = Implementation("direct", forward)
+BACKWARD = Implementation("direct", backward, workspace_bytes)
+
+# --- Kernels --------------------------------------------------------------------------------------
+
+
+@cache
+def spread(dtype: str, out_dtype: str, *, finished: bool) -> Kernel:
+    """s = k + α/n^d·Σ (x − means)² of each element, or finished, x·s^−β. Launch with THREADS threads."""
+    number, to_sum = ELEMENTS[dtype].sum, ELEMENTS[dtype].to_sum
+    from_sum, zero = ELEMENTS[out_dtype].from_sum, ELEMENTS[dtype].sum(0)
+    threads = THREADS
+
+    @kernel
+    def norm_window_spread(
+        inputs: Any, out: Any, shape: Any, strides: Any, origins: Any, window: Any, scalars: Any
+    ) -> None:
+        x, means = inputs
+        taps, before, has_means = window
+        beta, weight, k = number(scalars[0]), number(scalars[1]), number(scalars[2])
+        e0, e1, e2 = shape[4], shape[5], shape[6]
+        size = shape[0] * shape[1] * shape[2] * shape[3] * e0 * e1 * e2
+        # Steps of x, then of means, along the dims of a window.
+        x0, x1, x2 = strides[4], strides[5], strides[6]
+        m0, m1, m2 = strides[11], strides[12], strides[13]
+        index = int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        while index < size:
+            digits = digits_of(index, shape)
+            at = places(digits, strides, origins)
+            total = zero
+            # The window's elements inside the tensor, as distances from its centre.
+            low0, high0 = max(-before, -digits[4]), min(taps - before, e0 - digits[4])
+            low1, high1 = max(-before, -digits[5]), min(taps - before, e1 - digits[5])
+            low2, high2 = max(-before, -digits[6]), min(taps - before, e2 - digits[6])
+            for i0 in range(low0, high0):
+                for i1 in range(low1, high1):
+                    for i2 in range(low2, high2):
+                        value = to_sum(x[uint64(at[0] + i0 * x0 + i1 * x1 + i2 * x2)])
+                        if has_means != 0:
+                            near = at[1] + i0 * m0 + i1 * m1 + i2 * m2
+                            value -= to_sum(means[uint64(near)])
+                        total += value * value
+            s = k + weight * total
+            if finished:
+                result = to_sum(x[uint64(at[0])]) * power(s, -beta)
+                out[uint64(at[2])] = from_sum(result)
+            else:
+                out[uint64(at[2])] = s
+            index += int64(cuda.gridDim.x) * threads
+
+    return norm_window_spread
+
+
+@cache
+def gradient(dtype: str) -> Kernel:
+    """dx and dmeans of each element, from s of all. Launch with THREADS threads."""
+    element = ELEMENTS[dtype]
+    number, to_sum, from_sum, zero = element.sum, element.to_sum, element.from_sum, element.sum(0)
+    one, threads = element.sum(1), THREADS
+
+    @kernel
+    def norm_window_gradient(
+        inputs: Any,
+        outputs: Any,
+        shape: Any,
+        strides: Any,
+        origins: Any,
+        window: Any,
+        scalars: Any,
+    ) -> None:
+        dy, x, means, spreads = inputs
+        dx, dmeans = outputs
+        taps, before, has_means = window
+        beta, weight = number(scalars[0]), number(scalars[1])
+        e0, e1, e2 = shape[4], shape[5], shape[6]
+        size = shape[0] * shape[1] * shape[2] * shape[3] * e0 * e1 * e2
+        y0, y1, y2 = strides[4], strides[5], strides[6]
+        x0, x1, x2 = strides[11], strides[12], strides[13]
+        index = int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
+        while index < size:
+            digits = digits_of(index, shape)
+            at = places(digits, strides, origins)
+            total = zero
+            low0, high0 = max(-before, -digits[4]), min(taps - before, e0 - digits[4])
+            low1, high1 = max(-before, -digits[5]), min(taps - before, e1 - digits[5])
+            low2, high2 = max(-before, -digits[6]), min(taps - before, e2 - digits[6])
+            for i0 in range(low0, high0):
+                for i1 in range(low1, high1):
+                    for i2 in range(low2, high2):
+                        s = spreads[uint64(index + (i0 * e1 + i1) * e2 + i2)]
+                        gradient = to_sum(dy[uint64(at[0] + i0 * y0 + i1 * y1 + i2 * y2)])
+                        value = to_sum(x[uint64(at[1] + i0 * x0 + i1 * x1 + i2 * x2)])
+                        total += gradient * value * power(s, -beta - one)
+            centred = to_sum(x[uint64(at[1])])
+            if has_means != 0:
+                centred -= to_sum(means[uint64(at[2])])
+            # The weight comes last: times it a subnormal element would be 0, and 0·Inf is NaN.
+            through = centred * total * weight
+            direct = to_sum(dy[uint64(at[0])]) * power(spreads[uint64(index)], -beta)
+            dx[uint64(at[3])] = from_sum(direct - through)
+            if has_means != 0:
+                dmeans[uint64(at[4])] = from_sum(through)
+            index += int64(cuda.gridDim.x) * threads
+
+    return norm_window_gradient
