@@ -89,6 +89,8 @@ FAMILIES = (
     "activation",
     "pointwise",
     "norm",
+    "reduce",
+    "softmax",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
