@@ -91,6 +91,7 @@ FAMILIES = (
     "norm",
     "reduce",
     "softmax",
+    "dropout",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
