@@ -1,8 +1,9 @@
-"""The catalogue of defects: each is one change of what is there, all sorts are there, all are found."""
+"""The catalogue of defects: each is one change of what is there, all sorts are there.
 
-import os
+That each is found is for `dnncanon mutants` to say, which is a step of .ci/run.
+"""
+
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,17 +63,3 @@ def test_cases_are_of_dtypes_that_the_primitive_has() -> None:
     for mutant in MUTANTS:
         rows = {row.dtype for row in primitives()[mutant.primitive].dtypes}
         assert set(mutant.dtypes) <= rows, mutant.name
-
-
-@pytest.mark.slow
-def test_every_mutant_is_killed_or_declared_equivalent() -> None:
-    """Minutes: every mutant is a process of its own, which compiles its kernels."""
-    from dnncanon.conformance.mutants import Fate, hunt
-
-    def fate_of(mutant: Mutant) -> Fate:
-        (fate,) = hunt([mutant], cases=50, seed=0, timeout=60.0)
-        return fate
-
-    with ThreadPoolExecutor(os.cpu_count()) as several:
-        fates = list(several.map(fate_of, MUTANTS))
-    assert [str(fate) for fate in fates if not fate.as_it_should_be] == []

@@ -209,8 +209,9 @@ def _with_edges(p: ActivationProblem, data: dict[str, Any]) -> dict[str, Any]:
     """x at edges here and there; with ``from_output``, x holds what the function can put out."""
     mode, x = MODES[p.mode], data["x"]
     if not p.from_output:
-        met = np.isfinite(data.get("dy", x))  # Inf times a slope that underflows may be NaN
-        return {**data, "x": np.where(met, sprinkled(x, mode.edges(p)), x)}
+        # Inf times a slope that underflows may be NaN; and an x of stride 0 meets many a dy.
+        met = np.isfinite(data.get("dy", x)).all()
+        return {**data, "x": sprinkled(x, mode.edges(p))} if met else data
     low, high = mode.range(p)
     ends = tuple(end for end in (low, high) if math.isfinite(end))
     return {**data, "x": sprinkled(np.clip(x, low, high), (0.0, *ends))}
