@@ -152,6 +152,13 @@ def _extreme_norms(p: ReduceProblem, data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "x": np.ldexp(data["x"], exponent)}
 
 
+def _told_gradients(p: ReduceProblem, data: dict[str, Any]) -> dict[str, Any]:
+    """For products no Inf: it meets products of the others, which may underflow to 0 in some order."""
+    if p.op in ("mul", "mul_no_zeros"):
+        return {name: np.where(np.isinf(values), 1.0, values) for name, values in data.items()}
+    return _extreme_norms(p, data)
+
+
 # --- Constraints ----------------------------------------------------------------------------------
 
 
@@ -427,7 +434,8 @@ reduce_backward = declare(
             "sign(0) = 0, and sign(NaN) = NaN. Where the norm is 0 its gradient is 0, not 0/0.",
             "The product of the others is Π x / x_i where no x is 0. Where one element is 0 its gradient is "
             "the product of the others and theirs is 0; where several are, all are 0. At an infinite x_i it is "
-            "Inf/Inf, NaN.",
+            "Inf/Inf, NaN. What Inf gives where the product of the others underflows depends on the order of "
+            "factors: Inf or NaN.",
             "logsumexp of a set of −Inf has the gradient 0; one with +Inf or NaN has gradients NaN throughout.",
             "Where a gradient is 0 by a comparison dy is not multiplied: NaN or Inf in dy do not show.",
         ),
@@ -437,7 +445,7 @@ reduce_backward = declare(
         reduction_length=lambda p: max(1, p.length),
         domain=_draw_backward,
         boundaries=_boundaries_backward,
-        consistent=_extreme_norms,
+        consistent=_told_gradients,
         source="calculus; NumPy's and PyTorch's reductions for the edge cases",
     )
 )
