@@ -62,6 +62,16 @@ def test_terms_on_the_grid_of_their_sum_are_not_rounded() -> None:
     assert np.sum(carrying(terms), axis=1).settled().deviation().item() == 0.0
 
 
+def test_terms_that_are_rounded_up_as_often_as_down_do_not_drift() -> None:
+    position = np.arange(2000)
+
+    def deviation_with_every(nth: int) -> float:
+        terms = np.where(position % nth == 0, -0.7, 0.7)
+        return float(np.sum(carrying(terms)).settled().deviation())
+
+    assert deviation_with_every(2) < deviation_with_every(4) / 8
+
+
 def test_a_mean_error_adds_up_within_each_row_of_a_sum_over_rows() -> None:
     """Σ over rows and columns of x − mean of the row: a row has its mean's error as often as elements."""
     rows, columns = 3, 400

@@ -42,9 +42,7 @@ def test_no_bound_is_never_more_than_1_percent_used() -> None:
 def test_errors_are_as_large_as_the_model_says() -> None:
     """The largest error in standard deviations: of thousands, and as the sums are in the worst order."""
     largest = max(row.max_sigmas for row in rows() if row.dtype == "float32")
-    assert 1.0 < largest < 4.5  # of the 8 that are allowed
-    # It was 4.0 while convolution was all there was; group_norm_backward has 4.1. Owner: the accuracy model;
-    # by 2026-12-31 its derivation says why, or the limit is 4.0 again.
+    assert 1.0 < largest < 4.5  # of the 8 that are allowed; why 4.1: "what remains of correlation"
 
 
 def test_the_document_has_the_rows_of_the_table() -> None:

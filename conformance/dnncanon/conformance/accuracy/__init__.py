@@ -35,12 +35,13 @@ the first with room for terms of one binade; it is nothing to speak of while n·
 
 *Alike terms.* A partial sum s lies on a grid of spacing h, so that the rounding of s + t depends on t mod h
 alone: terms that are equal, or have the same last bits, such as x − K with x of few bits, are all rounded
-by the same amount. Errors of k of them add up to k times one, not √k times. The one is uniform in ±h/2, and
-another in each binade of s; as the last two binades hold most terms of a growing sum, its share is a
-standard deviation of k·u·|s|/4. Runs of k_v alike terms make (u·s)²·Σ k_v²/16, and no more than n·u·|s| in
-all, which nothing exceeds; and errors that equal terms have already are one error. Nor is the order random
-where equal terms follow each other, as they do in memory: s² is Σ (k·t)² over runs of equal terms, and v².
-Terms on the grid are not rounded, and not counted.
+by the same r, at most h/2. Errors of k of them add up to k·r, not √k·r; those of as many terms of −r cancel
+them. A finer grid, which earlier terms meet, rounds each by no more. So the drift of a kind of terms is
+(k₊ − k₋)·|r|, with h that of the largest partial sum; drifts of several kinds count as squares. Where a sum
+grows the first terms are rounded by so much less that n of them drift by n·u·|s|/4 at most (above). Half the
+drift counts as a standard deviation, of which a bound takes 8. Terms on the grid are not rounded, and not
+counted; errors that equal terms have already are one error. Nor is the order random where equal terms follow
+each other, as they do in memory: the largest s² is v² and Σ (k·t)² over runs of equal terms.
 
 *Products* inside a sum may or may not be rounded (FMA), so they count as rounded.
 
@@ -75,7 +76,10 @@ and then as squares. Other results of several such elements have them in the var
 
 What remains of correlation: an element that meets its own error again by two paths that are not common
 (x·sigmoid(x), the maximum of a row and the row) counts it as two. By Cauchy and Schwarz the truth is at
-most √2 as large; there is room for that within 8 standard deviations. A matrix product spreads the error of
+most √2 as large, and √k by k paths; there is room for that within 8 standard deviations. The most is the
+backward of a norm: 1/σ comes by three paths (itself, and in x̂ twice), so that the drift of Σ (x − mean)²,
+at most 2 of its standard deviations, may be 2·√3 of those of dx, beside what else there is: 4.1 are
+measured. A matrix product spreads the error of
 an element of one operand over a row of results: ``fan`` remembers over how many, for the statistics of a
 whole tensor (:mod:`dnncanon.conformance.verdict`).
 

@@ -134,12 +134,11 @@ def _of_alike_terms(a: ErrorArray, axis: Any, result: ErrorArray) -> Floats:
     largest = np.sqrt(np.square(values.sum(axis=1)) + np.sum(equal * np.square(values), axis=1))
     _, exponent = np.frexp(largest)
     grid = np.maximum(np.ldexp(1.0, exponent - a.precision.digits), a.precision.subnormal)
-    last_bits = np.sort(np.remainder(values, grid[:, None]), axis=1)
-    alike = _run_lengths(last_bits)
-    alike = np.where((alike > 1.0) & (last_bits != 0.0), alike, 0.0)  # 0: nothing is rounded
-    count = np.count_nonzero(alike, axis=1)
-    times = np.minimum(np.sum(alike, axis=1) / 16.0, np.square(count / SIGMAS))
-    variance += np.square(largest / result.unit * 2.0**-a.precision.digits) * times
+    drift, count = _drift(values, grid[:, None])
+    grows = 2.0 * np.abs(values.sum(axis=1)) > np.abs(values).sum(axis=1)
+    most = np.where(grows, count * largest * 2.0**-a.precision.digits / 4.0, np.inf)
+    deviation = np.minimum(np.sqrt(np.sum(np.square(drift), axis=1)), most) / 2.0
+    variance += np.square(deviation / result.unit)
     return np.asarray(variance.reshape(result.shape))
 
 
@@ -147,11 +146,35 @@ _FEW_TERMS = 16
 """Of fewer, 8 deviations of independent roundings, 8·u·√n/3 of the sum, are more than n·u/2 in any case."""
 
 
-def _run_lengths(rows: Floats) -> Floats:
-    """How many elements of its sorted row are equal to each element."""
+def _drift(values: Floats, grid: Floats) -> tuple[Floats, Floats]:
+    """By how much the terms of each kind that a grid rounds by the same amount, up or down, move a sum.
+
+    Row by row: the drift stands at one element of its kind, and 0 at the others and where nothing is
+    rounded; and how many terms are not made up for by others of their kind. A single term is not alike to
+    any; half a spacing is rounded up or down by what the partial sum is, and all such terms may go one way.
+    """
+    rest = values - np.rint(values / grid) * grid
+    sign = np.where(2.0 * np.abs(rest) == grid, 1.0, np.sign(rest))
+    size = np.abs(rest)
+    order = np.argsort(size, axis=1)
+    size = np.take_along_axis(size, order, axis=1)
+    number, first = _numbered_runs(size)
+    more = np.abs(np.bincount(number, np.take_along_axis(sign, order, axis=1).ravel()))
+    more = more[number].reshape(size.shape)
+    more = np.where(first & (more > 1.0), more, 0.0)
+    return more * size, np.sum(more, axis=1)
+
+
+def _numbered_runs(rows: Floats) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """The run of equal elements of its sorted row to which each belongs, flat; and which are its first."""
     starts = np.ones(rows.shape, np.bool_)
     starts[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    number = np.cumsum(starts.ravel()) - 1
+    return np.cumsum(starts.ravel()) - 1, starts
+
+
+def _run_lengths(rows: Floats) -> Floats:
+    """How many elements of its sorted row are equal to each element."""
+    number, _ = _numbered_runs(rows)
     return np.asarray(np.bincount(number).astype(np.float64)[number].reshape(rows.shape))
 
 
@@ -233,7 +256,18 @@ def divide(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     value = a.value / b.value
     unit = unit_of(value, like.precision)
     slopes = ((a, 1.0 / b.value), (b, -value / b.value))
-    return combined(value, slopes, unit).rounded("divide")
+    quotient = combined(value, slopes, unit)
+    rounded = quotient.rounded("divide")
+    if "divide" not in like.precision.functions:
+        exact = _moves_the_point(b) & (np.abs(value) >= like.precision.smallest_normal)
+        rounded.variance = np.where(exact, quotient.variance, rounded.variance)
+    return rounded
+
+
+def _moves_the_point(b: ErrorArray) -> NDArray[np.bool_]:
+    """Where a divisor is a power of two for certain: no digit of the quotient is lost."""
+    mantissa, _ = np.frexp(b.value)
+    return np.asarray((np.abs(mantissa) == 0.5) & (b.total_variance() == 0.0))
 
 
 def reciprocal(like: ErrorArray, a: ErrorArray) -> ErrorArray:
