@@ -48,6 +48,11 @@ class Precision:
         return cls(dtype.digits, dtype.smallest_subnormal, flushed, dtype.max, functions)
 
     @property
+    def smallest_normal(self) -> float:
+        """2^emin, from which on numbers have all their digits."""
+        return math.ldexp(self.subnormal, self.digits - 1)
+
+    @property
     def variance(self) -> float:
         """Of a relative rounding error: u²/3."""
         return float(4.0**-self.digits / 3.0)
@@ -199,6 +204,12 @@ class ErrorArray(NDArrayOperatorsMixin):
 
     def copy(self) -> "ErrorArray":
         return self.moved(np.copy)
+
+    def astype(self, dtype: Any) -> NDArray[Any]:
+        """Whole numbers to count with, such as a cell: plain, as comparisons are."""
+        if np.dtype(dtype).kind != "i":
+            raise TypeError(f"the accuracy model has no rule for astype({np.dtype(dtype)})")
+        return self.value.astype(dtype)
 
     def sum(self, *args: Any, **options: Any) -> Any:
         return FUNCTIONS[np.sum](self, *args, **options)
@@ -439,7 +450,6 @@ INSTEAD = {
     "average": "np.mean, or np.sum and a division",
     "sort": "np.max, np.min or np.argmax",
     "median": "np.max, np.min or np.argmax",
-    "logaddexp": "the maximum and np.log1p",
     "hypot": "np.sqrt of a sum of squares",
     "floor_divide": "integers, outside the arrays",
     "remainder": "integers, outside the arrays",

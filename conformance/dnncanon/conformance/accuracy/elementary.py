@@ -18,6 +18,7 @@ from dnncanon.conformance.accuracy.array import (
     Floats,
     combined,
     in_one_unit,
+    scaled,
     unit_of,
 )
 
@@ -128,6 +129,56 @@ _POWERS: dict[float, Callable[..., ErrorArray]] = {
     2.0: square,
     0.5: sqrt,
 }
+
+
+def logaddexp(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
+    """ln(e^a + e^b) = m + ln(1 + e^−d), with m the larger one and d = |a − b|.
+
+    Its error is a mean of the operands' errors, with weights that add up to 1. Operands that come of sums
+    of the same terms, step after step, have errors in common; so deviations are averaged, not variances.
+    """
+    a, b = in_one_unit(like.lift(a).settled().folded(), like.lift(b).settled().folded())
+    value = np.logaddexp(a.value, b.value)
+    with np.errstate(invalid="ignore"):  # Inf − Inf, where nothing is passed on
+        shares = [np.nan_to_num(np.exp(x.value - value)) for x in (a, b)]
+    passed_on = scaled(np.sqrt(a.variance), shares[0]) + scaled(np.sqrt(b.variance), shares[1])
+    unit = max(a.unit, unit_of(value, like.precision), 1.0)
+    variance = scaled(np.square(passed_on), (a.unit / unit) ** 2)
+    variance = variance + _rounding_of_logaddexp(like, a.value, b.value, value) / unit**2
+    # An error of an operand shows in all that is made of the sum later.
+    return ErrorArray(value, like.precision, variance, unit=unit, fan=a.fan + b.fan)
+
+
+def _rounding_of_logaddexp(like: ErrorArray, a: Floats, b: Floats, value: Floats) -> Floats:
+    """Variance of what is computed of exact operands; nothing is rounded where one of them is −Inf."""
+    precision = like.precision
+    with np.errstate(all="ignore"):
+        distance = np.abs(a - b)
+        power = np.exp(-distance)
+        inner, outer = 1.0 + power, np.log1p(power)
+        # d is rounded, and so is the power; their errors are relative to the power.
+        of_power = precision.function_variance("exp", distance, np.square(power), 1.0)
+        of_power = of_power + precision.variance * np.square(power) * (1.0 + np.square(distance))
+        of_sum = of_power + precision.variance * np.square(inner)
+        of_log = precision.function_variance("log", inner, np.square(outer), 1.0)
+        of_log = of_log + precision.variance * np.square(outer) + of_sum / np.square(inner)
+        variance = of_log + precision.variance * np.square(value)
+    return np.where(np.isfinite(distance) & np.isfinite(value), variance, 0.0)
+
+
+def logaddexp_of(
+    like: ErrorArray, a: ErrorArray, axis: int = 0, keepdims: bool = False
+) -> ErrorArray:
+    """Pairs, pairs of pairs and so on: the order makes no difference to the errors that are passed on."""
+    rest = FUNCTIONS[np.moveaxis](a, axis, -1)
+    if rest.shape[-1] == 0:
+        return a.lift(np.logaddexp.reduce(a.value, axis=axis, keepdims=keepdims))
+    while rest.shape[-1] > 1:
+        half = rest.shape[-1] // 2
+        pairs = logaddexp(like, rest[..., :half], rest[..., half : 2 * half])
+        odd = rest[..., 2 * half :]
+        rest = FUNCTIONS[np.concatenate]([pairs, odd], axis=-1) if odd.size else pairs
+    return FUNCTIONS[np.moveaxis](rest, -1, axis) if keepdims else rest[..., 0]
 
 
 def arctan2(like: ErrorArray, y: Any, x: Any) -> ErrorArray:
@@ -324,6 +375,7 @@ UFUNCS.update(
     sqrt=sqrt,
     power=power,
     float_power=power,
+    logaddexp=logaddexp,
     arctan2=arctan2,
     fmod=fmod,
     absolute=absolute,
@@ -335,6 +387,7 @@ UFUNCS.update(
 UFUNCS.update({f.__name__: _plain(f) for f in (*_COMPARISONS, *_TESTS, *_LOGIC)})
 UFUNCS.update({f.__name__: _discrete(f) for f in (np.sign, np.floor, np.ceil, np.trunc, np.rint)})
 REDUCTIONS.update(
+    logaddexp=logaddexp_of,
     maximum=lambda like, a, axis=0, keepdims=False, initial=None: largest(
         a, axis, None, keepdims, initial
     ),
