@@ -159,6 +159,15 @@ def test_a_planted_bug_is_found_shrunk_and_reproduced(
     assert "PASSED" in out
 
 
+def test_repro_prints_the_figures_of_statistics_and_of_discrete_outputs(cli: Cli) -> None:
+    many = "conv_forward x=float32[4,3,8,8] w=float32[4,3,3,3] fill=normal seed=0"
+    indices = "reduce_forward x=float32[4,3] op=min axes=0 return_indices=true fill=normal seed=0"
+    _, out, _ = cli("repro", many, "--backend", "reference")
+    assert "mean square, of the model's" in out
+    _, out, _ = cli("repro", indices, "--backend", "reference")
+    assert out.split("wrong elements")[1].split()[0] == "0"
+
+
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [

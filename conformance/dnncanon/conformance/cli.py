@@ -135,13 +135,15 @@ def _repro(arguments: argparse.Namespace) -> int:
         "numerics class": result.numerics,
         "max error / bound": result.max_error,
         "bias, standard deviations": result.bias,
+        "mean square, of the model's": result.mean_square,
         "max error, ULP": result.max_ulp,
+        "wrong elements": result.wrong_elements,
         "elements": result.elements or None,
         "seconds": result.seconds or None,
     }
     for name, value in figures.items():
         if value is not None:
-            print(f"  {name:<26} {value if isinstance(value, str) else format(value, '.6g')}")
+            print(f"  {name:<28} {value if isinstance(value, str) else format(value, '.6g')}")
     return exit_code({result.verdict: 1})
 
 
