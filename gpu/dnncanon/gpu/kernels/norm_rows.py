@@ -1,8 +1,8 @@
-"""Normalization in one launch: a team of threads normalises a set, which it reads three times.
+"""Normalization in one launch: a team of threads normalises a set, which it goes over three times.
 
-The first time, for the mean, from memory; then, for the variance and for the result, from a cache. Backward,
-it reads a set twice: for both sums and for the result. Sets are too few for that where a reduction would
-split them: then ``norm_steps`` takes one step after the other.
+For the mean, for the variance and for the result; backward twice, for both sums and for the result. The first
+time it keeps what fits into shared memory (``kept``), the rest it reads again. Sets are too few for one launch
+where a reduction would split them: then ``norm_steps`` takes one step after the other.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import Any
 
 from dnncanon.gpu.kernels import norm
 from dnncanon.gpu.kernels.element import ELEMENTS
+from dnncanon.gpu.kernels.kept import Kept
 from dnncanon.gpu.kernels.lines import Signature, signature_of
 from dnncanon.gpu.kernels.reduction import BLOCKS, EACH
 from dnncanon.gpu.kernels.rows import THREADS, Rows, spread_strides, team_of, team_reduce, team_sum
@@ -91,7 +92,8 @@ def _launch(
 _TEAMS = f"""
     counts, row_extents, row_strides, extents, strides, step, origins = rows
     row_count, columns, width, spacing = counts
-    member, in_block = team_of(int64(cuda.threadIdx.x), width, spacing)
+    thread = int64(cuda.threadIdx.x)
+    member, in_block = team_of(thread, width, spacing)
     per_block = {THREADS} // width
     tile = int64(cuda.blockIdx.x)
     while tile < (row_count + per_block - 1) // per_block:
@@ -103,11 +105,18 @@ _TEAMS = f"""
 
 def _loop(*body: str) -> str:
     """Over the columns of the team's row that are a thread's: ``at`` is where its operands are."""
-    lines = ["digits = digits_of(member, extents)", "column = member", "while column < end:"]
-    inner = ("at = places(digits, strides, bases)", *body)
-    rest = ("digits = advance(digits, step, extents)", "column += width")
+    lines = [
+        "digits = digits_of(member, extents)",
+        "column, slot = member, 0",
+        "while column < end:",
+    ]
+    inner = "\n".join(("at = places(digits, strides, bases)", *body)).splitlines()
+    rest = ("digits = advance(digits, step, extents)", "column += width", "slot += 1")
     lines += ["    " + line for line in (*inner, *rest)]
     return "".join(f"        {line}\n" for line in lines)
+
+
+_WORD = "x{k}[uint64(at[{k}])]"
 
 
 @cache
@@ -115,25 +124,43 @@ def forward(lines: Signature, residual: bool) -> Kernel:
     """The kernel of ``normalise``. Launch with THREADS threads; the grid may have any size."""
     kind = ELEMENTS[lines.inputs[0]].sum_dtype.name
     inputs = len(lines.inputs)
+    kept = Kept.of({0: lines.inputs[0]})
     flags = ", ".join(f"s{k}" for k in range(2, len(lines.floats)))
-    given = ", ".join(f"to_sum{k}(x{k}[uint64(at[{k}])])" for k in range(1, inputs))
+    z = ", to_sum3(x3[uint64(at[3])])" if residual else ""
+    again = kept.recall("w{k}", _WORD)
     source = f"""
 def norm_rows_forward(inputs, outputs, given, rows):
     {lines.unpack}
-    count, epsilon, centred = s0, s1, s3
+    count, epsilon, centred, scaled, shifted = s0, s1, s3, s4, s5
+    {kept.declared}
 {_TEAMS}
         mean = zero
         if centred != 0:
             total = zero
-{_indented(_loop("total += to_sum0(x0[uint64(at[0])])"))}
+{_indented(_loop("w0 = x0[uint64(at[0])]", kept.keep("w{k}"), "total += to_sum0(w0)"))}
             mean = team_sum(total, width, spacing) / count
         squares = zero
-{_loop("distance = to_sum0(x0[uint64(at[0])]) - mean", "squares += distance * distance")}
+        if centred != 0:
+{_indented(_loop(again, "distance = to_sum0(w0) - mean", "squares += distance * distance"))}
+        else:
+{
+        _indented(
+            _loop(
+                "w0 = x0[uint64(at[0])]",
+                kept.keep("w{k}"),
+                "distance = to_sum0(w0)",
+                "squares += distance * distance",
+            )
+        )
+    }
         variance = team_sum(squares, width, spacing) / count
         inv_std = one / sqrt(variance + epsilon)
 {
         _loop(
-            f"y = normalised(to_sum0(x0[uint64(at[0])]), mean, inv_std, {given}, {flags})",
+            again,
+            "scale = to_sum1(x1[uint64(at[1])]) if scaled != 0 else one",
+            "bias = to_sum2(x2[uint64(at[2])]) if shifted != 0 else zero",
+            f"y = normalised(to_sum0(w0), mean, inv_std, scale, bias{z}, {flags})",
             f"y0[uint64(at[{inputs}])] = from_sum0(y)",
         )
     }
@@ -145,7 +172,8 @@ def norm_rows_forward(inputs, outputs, given, rows):
         tile += cuda.gridDim.x
 """
     function = norm.normalised(kind, residual=residual)
-    return kernel(generated(source, _scope(lines, kind) | {"normalised": function}))
+    scope = _scope(lines, kind) | kept.scope | {"normalised": function}
+    return kernel(generated(source, scope))
 
 
 @cache
@@ -154,16 +182,27 @@ def backward(lines: Signature, masked: bool) -> Kernel:
     kind = ELEMENTS[lines.inputs[0]].sum_dtype.name
     inputs, outputs = len(lines.inputs), len(lines.outputs)
     forked = outputs > 3
-    elements = ", ".join(f"to_sum{k}(x{k}[uint64(at[{k}])])" for k in range(5))
-    y = ", to_sum5(x5[uint64(at[5])])" if masked else ""
+    read = (0, 1, 5) if masked else (0, 1)
+    kept = Kept.of({k: lines.inputs[k] for k in read})
+    y = ", to_sum5(w5)" if masked else ""
+    scale = "scale = to_sum4(x4[uint64(at[4])]) if scaled != 0 or factored != 0 else zero"
+    elements = "to_sum0(w0), to_sum1(w1), mean, inv_std, scale"
     stores = [f"y{k}[uint64(at[{inputs + k}])] = from_sum{k}(r{k})" for k in range(outputs - 2)]
     source = f"""
 def norm_rows_backward(inputs, outputs, given, rows):
     {lines.unpack}
+    scaled, factored = s2, s3
+    {kept.declared}
 {_TEAMS}
+        mean, inv_std = zero, zero
+        if row < row_count:
+            mean, inv_std = to_sum2(x2[uint64(bases[2])]), to_sum3(x3[uint64(bases[3])])
         sum_g, sum_gx = zero, zero
 {
         _loop(
+            *(f"w{k} = {_WORD.replace('{k}', str(k))}" for k in read),
+            kept.keep("w{k}"),
+            scale,
             f"a, b = lift({elements}{y}, s1, s2, s4)",
             "sum_g += a",
             "sum_gx += b",
@@ -172,6 +211,8 @@ def norm_rows_backward(inputs, outputs, given, rows):
         sum_g, sum_gx = team((sum_g, sum_gx), width, spacing)
 {
         _loop(
+            kept.recall("w{k}", _WORD),
+            scale,
             f"{'r0, r1' if forked else 'r0'} = gradient({elements}, sum_g, sum_gx{y}, {lines.scalars})",
             *stores,
         )
@@ -187,7 +228,7 @@ def norm_rows_backward(inputs, outputs, given, rows):
         "gradient": norm.input_gradient(kind, masked=masked, forked=forked),
         "team": team_reduce(norm.add_pairs, (number, number)),
     }
-    return kernel(generated(source, _scope(lines, kind) | scope))
+    return kernel(generated(source, _scope(lines, kind) | kept.scope | scope))
 
 
 def _indented(text: str) -> str:

@@ -3,9 +3,9 @@
 Softmax, its gradient, and the gradients of extrema, norms and products are such: a ``Monoid`` combines a row,
 its ``finish`` makes of the state what each element needs to know, and ``apply`` computes the outputs.
 
-One kernel does both, so that the second reading of a row finds it in the caches. Few, long rows are
-first combined by ``reduction``, which splits them, and leaves their states in a workspace; the kernel then only
-applies, each block to a stretch of a row.
+One kernel does both, and keeps of a row what fits into shared memory (``kept``); what does not, it reads
+twice. Few, long rows are first combined by ``reduction``, which splits them, and leaves their states in a
+workspace; the kernel then only applies, each block to a stretch of a row.
 
     SOFTMAX = RowMap(Monoid(…, finish=maximum_and_sum), apply=power_over_sum)
     row_map(SOFTMAX, (x,), (y,), axes=(1,), workspace=run.workspace, stream=run.stream)
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from dnncanon.gpu import ptx
+from dnncanon.gpu.kernels.kept import Kept
 from dnncanon.gpu.kernels.lines import Signature, each, numbers, signature_of, tuple_of
 from dnncanon.gpu.kernels.reduction import SERIAL, Monoid, reduce, workspace_bytes
 from dnncanon.gpu.kernels.rows import BLOCKS, THREADS, Rows, spread_strides, team_of, team_reduce
@@ -36,7 +37,7 @@ from dnncanon.gpu.runtime import (
 )
 from dnncanon.gpu.runtime.device_code import device_function, generated, types
 from dnncanon.gpu.runtime.device_index import advance, digits_of, places
-from dnncanon.spec import dense_strides
+from dnncanon.spec import DTYPES, dense_strides
 
 CHUNK_BYTES = 16
 """What a thread moves at once of the widest operand."""
@@ -89,6 +90,7 @@ def row_map(
     scalars: Sequence[float] = (),
     *,
     row_output: DeviceArray | None = None,
+    states: Sequence[DeviceArray] = (),
     workspace: DeviceArray | None = None,
     stream: object = None,
 ) -> None:
@@ -96,11 +98,11 @@ def row_map(
 
     Inputs are broadcast to the shape of the first one, which the outputs have. ``row_output`` lacks the
     axes, or has extent 1 there; without it ``of_row`` is not called. Scalars are as in ``elementwise``.
-    ``workspace`` has ``row_map_workspace_bytes`` bytes.
+    ``workspace`` has ``row_map_workspace_bytes`` bytes. Where the ``states`` of the rows are known already,
+    an array for each number and without the axes, rows are read once and no workspace is needed.
     """
     shape, dtype = inputs[0].shape, inputs[0].dtype.name
-    states: tuple[DeviceArray, ...] = ()
-    if row_map_workspace_bytes(made, inputs[0], axes, dtype):
+    if not states and row_map_workspace_bytes(made, inputs[0], axes, dtype):
         states, rest = _states(made, shape, axes, dtype, workspace)
         monoid = made.states(len(scalars))
         reduce(monoid, inputs, states, axes, scalars, workspace=rest, stream=stream)
@@ -208,6 +210,20 @@ class _Call:
         still = (*self.still, *(False,) * self.outputs)
         return tuple(k for k, one in enumerate(still) if not one)
 
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The inputs among them."""
+        return tuple(k for k in self.moving if k < self.inputs)
+
+    @property
+    def kept(self) -> Kept:
+        """What is kept of a row between combining and applying: nothing where its state is given."""
+        dtypes = {k: self.signature.inputs[k] for k in self.read if not self.given}
+        if self.aligned:
+            size = {k: self.count * DTYPES[name].numpy.itemsize for k, name in dtypes.items()}
+            return Kept.chunks(size)
+        return Kept.of(dtypes, self.count)
+
 
 def _launch(
     call: _Call,
@@ -275,7 +291,9 @@ def row_map(inputs, outputs, {"states, " if call.given else ""}given, rows, part
     counts, row_extents, row_strides, extents, strides, step, origins = rows
     row_count, columns, width, spacing = counts
     splits, stretch, writes_row = parts
-    member, in_block = team_of(int64(cuda.threadIdx.x), width, spacing)
+    thread = int64(cuda.threadIdx.x)
+    member, in_block = team_of(thread, width, spacing)
+    {call.kept.declared}
     per_block = {THREADS} // width
     tile = int64(cuda.blockIdx.x)
     while tile < (row_count + per_block - 1) // per_block * splits:
@@ -308,7 +326,7 @@ def _combining(call: _Call) -> str:
     state, part, sums = (tuple_of(kinds, name + "{k}") for name in "apt")
     lifted, element = tuple_of(kinds, "b{k}"), tuple_of(kinds, "kind{k}(b{k})")
     return f"""
-column = begin
+column, slot = begin, 0
 if column < end:
     digits = digits_of(column, extents)
     while column < end:
@@ -319,12 +337,14 @@ if column < end:
             at = places(digits, strides, bases)
             {_loading(call)}
             for element in range({call.count}):
+                {_keeping(call)}
                 {lifted} = lift({_elements(call)}{call.scalars}{_place(call)})
                 {sums} = combine({part}, {element})
                 {each(kinds, "p{k} = kind{k}(t{k})")}
                 {_dropping(call)}
             digits = advance(digits, step, extents)
             column += width
+            slot += 1
         {sums} = combine({state}, {part})
         {each(kinds, "a{k} = kind{k}(t{k})")}
 {state} = team({state}, width, spacing)"""
@@ -341,20 +361,22 @@ def _applying(call: _Call) -> str:
         put = each(call.outputs, "d{k} = chunk_append(y{k}, d{k}, from_sum{k}(r{k}))")
         store = "; ".join(f"store_chunk(y{k}, {at[k]}, d{k})" for k in numbers)
     return f"""
-column = begin
+column, slot = begin, 0
 if column < end:
     digits = digits_of(column, extents)
     while column < end:
         at = places(digits, strides, bases)
-        {_loading(call)}
+{indent(_loading_again(call), " " * 8)}
         {start}
         for element in range({call.count}):
+{indent(_recalling(call), " " * 12)}
             {results} = apply({_elements(call)}, known{call.scalars}{_place(call)})
             {put}
             {_dropping(call)}
         {store}
         digits = advance(digits, step, extents)
         column += width
+        slot += 1
 {_of_the_row(call)}"""
 
 
@@ -372,7 +394,7 @@ def _elements(call: _Call) -> str:
     """The inputs' elements as numbers."""
     words = []
     for k in range(call.inputs):
-        word = f"x{k}[uint64(at[{k}] + element)]"
+        word = f"w{k}"
         if call.still[k]:
             word = f"x{k}[uint64(at[{k}])]"
         elif call.aligned:
@@ -386,19 +408,48 @@ def _place(call: _Call) -> str:
     return ", at[-1] + element" if call.made.monoid.index else ""
 
 
+_CHUNK, _WORD = "load_chunk(x{k}, at[{k}])", "x{k}[uint64(at[{k}] + element)]"
+
+
 def _loading(call: _Call) -> str:
+    """The chunks of the inputs, which are kept."""
     if not call.aligned:
         return "pass"
-    moving = [k for k in call.moving if k < call.inputs]
-    return "; ".join(f"c{k} = load_chunk(x{k}, at[{k}])" for k in moving)
+    loads = [f"c{k} = {_CHUNK.replace('{k}', str(k))}" for k in call.read]
+    return "; ".join(loads) + "\n            " + call.kept.keep_chunk("c{k}")
+
+
+def _loading_again(call: _Call) -> str:
+    return _again(call, "c{k}", _CHUNK, call.kept.recall_chunk("c{k}", _CHUNK), call.aligned)
+
+
+def _keeping(call: _Call) -> str:
+    """The words of the inputs, which are kept."""
+    if call.aligned:
+        return "pass"
+    loads = [f"w{k} = {_WORD.replace('{k}', str(k))}" for k in call.read]
+    return "; ".join(loads or ["pass"]) + "\n                " + call.kept.keep("w{k}", "element")
+
+
+def _recalling(call: _Call) -> str:
+    return _again(call, "w{k}", _WORD, call.kept.recall("w{k}", _WORD, "element"), not call.aligned)
+
+
+def _again(call: _Call, name: str, read: str, recalled: str, wanted: bool) -> str:
+    """What was kept, or, where nothing was, read for the first time."""
+    if not wanted:
+        return "pass"
+    if call.kept.slots:
+        return recalled
+    loads = [f"{name} = {read}".replace("{k}", str(k)) for k in call.read]
+    return "; ".join(loads or ["pass"])
 
 
 def _dropping(call: _Call) -> str:
     """The element that was read leaves the chunks."""
     if not call.aligned:
         return "pass"
-    moving = [k for k in call.moving if k < call.inputs]
-    return "; ".join(f"c{k} = chunk_rest(x{k}, c{k})" for k in moving)
+    return "; ".join(f"c{k} = chunk_rest(x{k}, c{k})" for k in call.read) or "pass"
 
 
 def _scope(call: _Call) -> dict[str, Any]:
@@ -407,6 +458,7 @@ def _scope(call: _Call) -> dict[str, Any]:
     identity = zip(kinds, monoid.identity, strict=True)
     return {
         **call.signature.scope,
+        **call.kept.scope,
         "digits_of": digits_of,
         "advance": advance,
         "places": places,

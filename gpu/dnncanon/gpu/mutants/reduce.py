@@ -8,6 +8,7 @@ _reduce = mutants_of("kernels.reduce", primitive=_FORWARD, backend="gpu")
 _call = mutants_of("reduce", primitive=_BACKWARD, backend="gpu")
 _softmax = mutants_of("kernels.softmax", primitive=_SOFTMAX, backend="gpu")
 _map = mutants_of("kernels.row_map", primitive=_SOFTMAX, backend="gpu")
+_kept = mutants_of("kernels.kept", primitive=_SOFTMAX, backend="gpu")
 
 MUTANTS = (
     _reduce(
@@ -186,7 +187,31 @@ MUTANTS = (
         "row_map_chunk_not_dropped",
         "index",
         "each element of a chunk is read as the first",
-        'return "; ".join(f"c{k} = chunk_rest(x{k}, c{k})" for k in moving)',
+        'return "; ".join(f"c{k} = chunk_rest(x{k}, c{k})" for k in call.read) or "pass"',
         'return "pass"',
+    ),
+    _kept(
+        "kept_slots_overlap",
+        "memory",
+        "half the threads share their slots with the next column of the other half",
+        'return f"{column} * {THREADS} + thread"',
+        'return f"{column} * {THREADS // 2} + thread"',
+    ),
+    _kept(
+        "kept_halves_swapped",
+        "index",
+        "the halves of a chunk come back the other way round",
+        """for half in "01")""",
+        """for half in "10")""",
+    ),
+    _kept(
+        "kept_one_column_too_many",
+        "bounds",
+        "a column without a slot is taken for a kept one",
+        "        return f\"if slot < {self.slots}: {'; '.join(kept)}\\nelse: {'; '.join(reads)}\"\n\n"
+        "    @staticmethod",
+        "        return f\"if slot <= {self.slots}: {'; '.join(kept)}\\nelse: {'; '.join(reads)}\"\n\n"
+        "    @staticmethod",
+        "softmax_backward",
     ),
 )
