@@ -1,11 +1,14 @@
 """Normalization over windows: one thread for each element, which looks at the window around it.
 
 A shape is arranged as four outer dims and three over which windows extend, those that are not there having
-extent 1. Neighbouring threads read neighbouring windows: all but the first read of an element hit a cache.
+extent 1; the ones with x's fastest dim come last. So neighbouring threads read neighbouring elements, and all
+but the first read of an element hit a cache.
 Backward, a first kernel keeps s of each element in the workspace, and a second one adds up the shares.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from math import pow as power
 from typing import Any
@@ -21,12 +24,13 @@ from dnncanon.gpu.runtime import (
     origin,
     reinterpret,
 )
-from dnncanon.gpu.runtime.device_code import cuda, types
+from dnncanon.gpu.runtime.device_code import cuda, device_function, types
 from dnncanon.gpu.runtime.device_index import digits_of, places
+from dnncanon.spec import dense_strides
 from dnncanon.spec.norm import WindowNormProblem
 
 THREADS = 128
-_OUTER, _INNER = 4, 3
+_OUTER, _WINDOW = 4, 3
 
 int64, uint64 = types.int64, types.uint64
 
@@ -35,11 +39,7 @@ Arrays = Mapping[str, DeviceArray]
 
 def workspace_bytes(layouts: Layouts[WindowNormProblem]) -> int:
     """s of every element, backward."""
-    x = layouts.inputs["x"]
-    size = 1
-    for extent in x.shape:
-        size *= extent
-    return size * ELEMENTS[layouts.call.dtype].sum_dtype.itemsize
+    return math.prod(layouts.inputs["x"].shape) * ELEMENTS[layouts.call.dtype].sum_dtype.itemsize
 
 
 def forward(run: Launch[WindowNormProblem]) -> None:
@@ -55,8 +55,9 @@ def backward(run: Launch[WindowNormProblem]) -> None:
     _launch_spread(run, spreads, sums.name, finished=False)
     dy, x, dx = run.inputs["dy"], run.inputs["x"], run.outputs["dx"]
     means, dmeans = run.inputs.get("means", x), run.outputs.get("dmeans", dx)
-    places_of = [_arranged(p, array) for array in (dy, x, means, dx, dmeans)]
-    shape = _arranged_shape(p)
+    order = Order.of(p, x)
+    places_of = [order.strides(array) for array in (dy, x, means, dx, dmeans)]
+    shape = order.shape(p)
     args = (
         tuple(array.argument for array in (dy, x, means, spreads)),
         tuple(array.argument for array in (dx, dmeans)),
@@ -66,57 +67,59 @@ def backward(run: Launch[WindowNormProblem]) -> None:
         (p.window, p.window - 1 - p.before, int(p.has_means)),
         (p.beta, 2.0 * p.beta * p.weight),
     )
-    launch(gradient(run.dtype), _grid(shape), THREADS, args, stream=run.stream)
+    launch(gradient(run.dtype, order.first), _grid(shape), THREADS, args, stream=run.stream)
 
 
 def _launch_spread(
     run: Launch[WindowNormProblem], out: DeviceArray, out_dtype: str, *, finished: bool
 ) -> None:
     p, x = run.problem, run.inputs["x"]
-    means, shape = run.inputs.get("means", x), _arranged_shape(p)
-    dense = _dense(shape)
-    out_strides = _arranged(p, out) if finished else dense
+    order = Order.of(p, x)
+    means, shape = run.inputs.get("means", x), order.shape(p)
+    out_strides = order.strides(out) if finished else dense_strides(shape)
     args = (
         (x.argument, means.argument),
         out,
         shape,
-        (*_arranged(p, x), *_arranged(p, means), *out_strides),
+        (*order.strides(x), *order.strides(means), *out_strides),
         (origin(x), origin(means), origin(out) if finished else 0),
         (p.window, p.before, int(p.has_means)),
         (p.beta, p.weight, p.k),
     )
-    chosen = spread(run.dtype, out_dtype, finished=finished)
+    chosen = spread(run.dtype, out_dtype, order.first, finished=finished)
     launch(chosen, _grid(shape), THREADS, args, stream=run.stream)
 
 
 def _grid(shape: tuple[int, ...]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return blocks_for(size, THREADS)
+    return blocks_for(math.prod(shape), THREADS)
 
 
-def _order(p: WindowNormProblem) -> tuple[int | None, ...]:
-    """Which dim of x each of the seven is; None for one that it does not have."""
-    outer = [d for d in range(len(p.x_shape)) if d not in p.axes]
-    missing = (None,) * (_OUTER - len(outer)), (None,) * (_INNER - len(p.axes))
-    return (*missing[0], *outer, *missing[1], *p.axes)
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which dim of x each of the seven is, None for one that it does not have; windows extend over the three
+    from ``first`` on, which are the first or the last."""
 
+    dims: tuple[int | None, ...]
+    first: int
 
-def _arranged_shape(p: WindowNormProblem) -> tuple[int, ...]:
-    return tuple(1 if d is None else p.x_shape[d] for d in _order(p))
+    @classmethod
+    def of(cls, p: WindowNormProblem, x: DeviceArray) -> "Order":
+        def fast(d: int) -> int:
+            return x.strides[d] if x.shape[d] > 1 else 2**63
 
+        every = range(len(p.x_shape))
+        outer = sorted((d for d in every if d not in p.axes), key=fast, reverse=True)
+        padded_outer = (*(None,) * (_OUTER - len(outer)), *outer)
+        windows = (*(None,) * (_WINDOW - len(p.axes)), *p.axes)
+        if min(every, key=fast) in p.axes:
+            return cls((*padded_outer, *windows), _OUTER)
+        return cls((*windows, *padded_outer), 0)
 
-def _arranged(p: WindowNormProblem, array: DeviceArray) -> tuple[int, ...]:
-    return tuple(0 if d is None else array.strides[d] for d in _order(p))
+    def shape(self, p: WindowNormProblem) -> tuple[int, ...]:
+        return tuple(1 if d is None else p.x_shape[d] for d in self.dims)
 
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
-    return tuple(reversed(strides))
+    def strides(self, array: DeviceArray) -> tuple[int, ...]:
+        return tuple(0 if d is None else array.strides[d] for d in self.dims)
 
 
 FORWARD = Implementation("direct", forward)
@@ -125,12 +128,26 @@ BACKWARD = Implementation("direct", backward, workspace_bytes)
 # --- Kernels --------------------------------------------------------------------------------------
 
 
+@device_function
+def window_at(before: Any, taps: Any, place: Any, extent: Any) -> Any:
+    """The window's elements inside the tensor along a dim, as distances from its centre."""
+    return max(-before, -place), min(taps - before, extent - place)
+
+
+@device_function
+def product(extents: Any) -> Any:
+    size = int64(1)
+    for extent in extents:
+        size *= extent
+    return size
+
+
 @cache
-def spread(dtype: str, out_dtype: str, *, finished: bool) -> Kernel:
+def spread(dtype: str, out_dtype: str, first: int, *, finished: bool) -> Kernel:
     """s = k + α/n^d·Σ (x − means)² of each element, or finished, x·s^−β. Launch with THREADS threads."""
     number, to_sum = ELEMENTS[dtype].sum, ELEMENTS[dtype].to_sum
     from_sum, zero = ELEMENTS[out_dtype].from_sum, ELEMENTS[dtype].sum(0)
-    threads = THREADS
+    threads, second, third = THREADS, first + 1, first + 2
 
     @kernel
     def norm_window_spread(
@@ -139,20 +156,19 @@ def spread(dtype: str, out_dtype: str, *, finished: bool) -> Kernel:
         x, means = inputs
         taps, before, has_means = window
         beta, weight, k = number(scalars[0]), number(scalars[1]), number(scalars[2])
-        e0, e1, e2 = shape[4], shape[5], shape[6]
-        size = shape[0] * shape[1] * shape[2] * shape[3] * e0 * e1 * e2
+        e0, e1, e2 = shape[first], shape[second], shape[third]
+        size = product(shape)
         # Steps of x, then of means, along the dims of a window.
-        x0, x1, x2 = strides[4], strides[5], strides[6]
-        m0, m1, m2 = strides[11], strides[12], strides[13]
+        x0, x1, x2 = strides[first], strides[second], strides[third]
+        m0, m1, m2 = strides[7 + first], strides[7 + second], strides[7 + third]
         index = int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         while index < size:
             digits = digits_of(index, shape)
             at = places(digits, strides, origins)
             total = zero
-            # The window's elements inside the tensor, as distances from its centre.
-            low0, high0 = max(-before, -digits[4]), min(taps - before, e0 - digits[4])
-            low1, high1 = max(-before, -digits[5]), min(taps - before, e1 - digits[5])
-            low2, high2 = max(-before, -digits[6]), min(taps - before, e2 - digits[6])
+            low0, high0 = window_at(before, taps, digits[first], e0)
+            low1, high1 = window_at(before, taps, digits[second], e1)
+            low2, high2 = window_at(before, taps, digits[third], e2)
             for i0 in range(low0, high0):
                 for i1 in range(low1, high1):
                     for i2 in range(low2, high2):
@@ -173,11 +189,11 @@ def spread(dtype: str, out_dtype: str, *, finished: bool) -> Kernel:
 
 
 @cache
-def gradient(dtype: str) -> Kernel:
+def gradient(dtype: str, first: int) -> Kernel:
     """dx and dmeans of each element, from s of all. Launch with THREADS threads."""
     element = ELEMENTS[dtype]
     number, to_sum, from_sum, zero = element.sum, element.to_sum, element.from_sum, element.sum(0)
-    one, threads = element.sum(1), THREADS
+    one, threads, second, third = element.sum(1), THREADS, first + 1, first + 2
 
     @kernel
     def norm_window_gradient(
@@ -193,22 +209,25 @@ def gradient(dtype: str) -> Kernel:
         dx, dmeans = outputs
         taps, before, has_means = window
         beta, weight = number(scalars[0]), number(scalars[1])
-        e0, e1, e2 = shape[4], shape[5], shape[6]
-        size = shape[0] * shape[1] * shape[2] * shape[3] * e0 * e1 * e2
-        y0, y1, y2 = strides[4], strides[5], strides[6]
-        x0, x1, x2 = strides[11], strides[12], strides[13]
+        e0, e1, e2 = shape[first], shape[second], shape[third]
+        size = product(shape)
+        # s is dense in the order of the seven dims: steps along those of a window.
+        s2 = size // (e0 * e1 * e2) if first == 0 else int64(1)
+        s1, s0 = s2 * e2, s2 * e2 * e1
+        y0, y1, y2 = strides[first], strides[second], strides[third]
+        x0, x1, x2 = strides[7 + first], strides[7 + second], strides[7 + third]
         index = int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         while index < size:
             digits = digits_of(index, shape)
             at = places(digits, strides, origins)
             total = zero
-            low0, high0 = max(-before, -digits[4]), min(taps - before, e0 - digits[4])
-            low1, high1 = max(-before, -digits[5]), min(taps - before, e1 - digits[5])
-            low2, high2 = max(-before, -digits[6]), min(taps - before, e2 - digits[6])
+            low0, high0 = window_at(before, taps, digits[first], e0)
+            low1, high1 = window_at(before, taps, digits[second], e1)
+            low2, high2 = window_at(before, taps, digits[third], e2)
             for i0 in range(low0, high0):
                 for i1 in range(low1, high1):
                     for i2 in range(low2, high2):
-                        s = spreads[uint64(index + (i0 * e1 + i1) * e2 + i2)]
+                        s = spreads[uint64(index + i0 * s0 + i1 * s1 + i2 * s2)]
                         gradient = to_sum(dy[uint64(at[0] + i0 * y0 + i1 * y1 + i2 * y2)])
                         value = to_sum(x[uint64(at[1] + i0 * x0 + i1 * x1 + i2 * x2)])
                         total += gradient * value * power(s, -beta - one)

@@ -12,10 +12,6 @@ _split = mutants_of(
 _row = mutants_of("kernels.norm_rows", primitive="layer_norm_forward", backend="gpu")
 _window = mutants_of("kernels.norm_window", primitive="lrn_forward", backend="gpu")
 
-_LAST_LIMITS = (
-    "            low2, high2 = max(-before, -digits[6]), min(taps - before, e2 - digits[6])\n"
-)
-
 MUTANTS = (
     _split(
         "norm_variance_of_squares",
@@ -185,13 +181,8 @@ MUTANTS = (
         "norm_window_reads_beyond",
         "bounds",
         "a window reaches over the last element",
-        "# The window's elements inside the tensor, as distances from its centre.\n"
-        "            low0, high0 = max(-before, -digits[4]), min(taps - before, e0 - digits[4])\n"
-        "            low1, high1 = max(-before, -digits[5]), min(taps - before, e1 - digits[5])\n"
-        + _LAST_LIMITS,
-        "low0, high0 = max(-before, -digits[4]), min(taps - before, e0 - digits[4])\n"
-        "            low1, high1 = max(-before, -digits[5]), min(taps - before, e1 - digits[5])\n"
-        "            low2, high2 = max(-before, -digits[6]), taps - before\n",
+        "    return max(-before, -place), min(taps - before, extent - place)\n",
+        "    return max(-before, -place), taps - before\n",
         check=True,
     ),
     _window(
@@ -206,10 +197,18 @@ MUTANTS = (
         "norm_window_wrong_row",
         "index",
         "s is read of another row",
-        "spreads[uint64(index + (i0 * e1 + i1) * e2 + i2)]",
-        "spreads[uint64(index + (i0 * e1 + i1) * e1 + i2)]",
+        "        s1, s0 = s2 * e2, s2 * e2 * e1\n",
+        "        s1, s0 = s2 * e1, s2 * e2 * e1\n",
         "divisive_norm_backward",
         check=True,
+    ),
+    _window(
+        "norm_window_steps_of_s",
+        "index",
+        "s is read as if windows extended over the fastest dims",
+        "s2 = size // (e0 * e1 * e2) if first == 0 else int64(1)",
+        "s2 = int64(1)",
+        "lrn_backward",
     ),
     _window(
         "norm_window_means_ignored",
