@@ -507,6 +507,13 @@ def test_doctor_says_what_can_be_used(cli: Cli) -> None:
     assert "reference" in out
 
 
+def test_doctor_says_what_the_environment_asks_for(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DNNCANON_CACHE_DIR", "/somewhere")
+    assert "DNNCANON_CACHE_DIR=/somewhere" in cli("doctor")[1]
+
+
 def test_a_run_outlives_its_reader(tmp_path: Path) -> None:
     """``dnncanon list | head -1`` ends without a traceback."""
     code = "import sys; from dnncanon.conformance.cli import main; sys.exit(main(['list']))"

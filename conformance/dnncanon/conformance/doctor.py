@@ -1,5 +1,6 @@
 """``dnncanon doctor``: what this machine can run, and what to install for the rest."""
 
+import os
 import platform
 import shutil
 import sys
@@ -27,6 +28,12 @@ def examine() -> int:
     print("\nPackages")
     for package in _PACKAGES:
         print(f"  {package:<12} {_version_or_absent(package)}")
+    print("\nEnvironment")
+    variables = {name: v for name, v in sorted(os.environ.items()) if name.startswith("DNNCANON_")}
+    for name, value in variables.items():
+        print(f"  {name}={value}")
+    if not variables:
+        print("  no variable DNNCANON_…")
     print("\nBackends")
     usable = [_examine_backend(name) for name in installed()]
     return 0 if any(usable) else 2

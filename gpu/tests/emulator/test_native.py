@@ -40,7 +40,7 @@ def build(function):
     text = module_text([function], linkage="")
     module = engine.parse(engine.header() + text)
     engine.optimise(module, 2, vectorise=False)
-    loaded = engine.Loaded(module)
+    loaded = engine.Loaded(engine.object_code(module))
     _keep.append(loaded)
     kinds = [_ctypes.get(k, ctypes.c_void_p) for _, k in function.parameters]
     prototype = ctypes.CFUNCTYPE(_ctypes[function.result], *kinds)

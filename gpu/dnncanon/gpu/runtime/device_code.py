@@ -4,17 +4,15 @@ Kernels import this instead of numba.cuda. numba-cuda is in maintenance mode; a 
 here, in ``cuda_device`` and in ``ptx``.
 """
 
+import hashlib
 import linecache
 from collections.abc import Callable
-from itertools import count
 from typing import Any, TypeVar
 
 from numba import cuda
 from numba.cuda import types
 
 __all__ = ["Function", "cuda", "device_function", "generated", "types"]
-
-_numbers = count()
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -28,9 +26,10 @@ def generated(source: str, scope: dict[str, Any]) -> Callable[..., Any]:
     """The function that ``source`` defines, its names being those of ``scope``.
 
     For kernels whose number of operands varies: Numba has no star in calls that it inlines. The source
-    is kept where tracebacks and the emulator's reports look for it.
+    is kept where tracebacks and the emulator's reports look for it, under a name that is the same in
+    every process.
     """
-    name = f"<generated {next(_numbers)}>"
+    name = f"<generated {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     made: dict[str, Any] = {}
     exec(compile(source, name, "exec"), scope, made)

@@ -9,6 +9,7 @@ Versions: `SUPPORTED`; others are refused, because their IR has not been looked 
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 import warnings
@@ -70,7 +71,7 @@ def acquire(
 
     check_version()
     signature = types.void(*argument_types)
-    with _lock, _without_device():
+    with _lock, _without_device(), _without_collections():
         library, _ = compiler._compile_pyfunc_with_fixup(
             function,
             signature,
@@ -133,13 +134,12 @@ def _without_device() -> Iterator[None]:
     original_compile = dispatcher.CUDADispatcher.compile_device
 
     def compile_device(self: Any, *arguments: Any, **options: Any) -> Any:
-        self.targetoptions.setdefault("lineinfo", True)
-        before = self.targetoptions["lineinfo"]
-        self.targetoptions["lineinfo"] = True
+        before = self.targetoptions
+        self.targetoptions = {**before, "lineinfo": True}
         try:
             return original_compile(self, *arguments, **options)
         finally:
-            self.targetoptions["lineinfo"] = before
+            self.targetoptions = before
 
     dispatcher.get_current_device = _StandIn
     dispatcher.CUDADispatcher.compile_device = compile_device
@@ -150,6 +150,19 @@ def _without_device() -> Iterator[None]:
     finally:
         dispatcher.get_current_device = original_device
         dispatcher.CUDADispatcher.compile_device = original_compile
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """No garbage collections: of the objects that Numba makes, by the hundred thousand, nearly all stay
+    to the end. Softmax's 27 kernels took 27.1 seconds of CPU time instead of 30.0."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _StandIn:

@@ -8,13 +8,15 @@ run time. `emu.kernel(Thread *)` unpacks the arguments and calls the kernel.
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from dnncanon.gpu.emulator.compiler import counting, engine, libdevice, nvvm
 from dnncanon.gpu.emulator.compiler.acquire import acquire, atomic_definitions
+from dnncanon.gpu.emulator.compiler.cache import remembered
+from dnncanon.gpu.emulator.compiler.fingerprint import Unfamiliar, fingerprint, identity
 from dnncanon.gpu.emulator.compiler.lowering import Lowered, Lowering, SharedArray, lower
 from dnncanon.gpu.emulator.compiler.shims import shim_definitions
 from dnncanon.gpu.emulator.errors import UnsupportedKernel
@@ -24,7 +26,7 @@ from dnncanon.gpu.emulator.machine import access, checks, collectives, fibers, f
 from dnncanon.gpu.emulator.machine.state import Block, Thread
 from dnncanon.gpu.emulator.native import NativeFunction, Type, module_text, ptr
 
-__all__ = ["Compiled", "compile_kernel"]
+__all__ = ["Compiled", "Program", "compile_kernel"]
 
 _RENDEZVOUS = {Scope.WARP: collectives.warp_sync, Scope.WARPGROUP: wgmma_ops.warpgroup_sync}
 _PAIR = Type("pair", "{ i32, i1 }", "v", 0)
@@ -64,8 +66,8 @@ def _front() -> dict[str, NativeFunction]:
 
 
 @dataclass
-class Compiled:
-    """A kernel as machine code, and what launching it needs to know."""
+class Program:
+    """A kernel as machine code, and what launching it needs to know: data that any process can use."""
 
     name: str
     parameters: list[str]
@@ -76,12 +78,26 @@ class Compiled:
     uses_dynamic: bool
     fibers: bool
     cooperative: bool
+    syncs_grid: bool
     stack_bytes: int
+    globals: dict[str, int]
+    uninstrumented: list[str]
+    blocks: list[dict[str, Counter[str]]]
+    """Of each basic block: source line -> kind of instruction -> how many (profile mode)."""
+    ptx: dict[str, str] | None
+    """The instructions of the table that it executes, by their text, and what they were; None if the
+    code cannot be used by another process."""
+    code: bytes
+    """An object file."""
+
+
+@dataclass
+class Compiled(Program):
+    """A program in memory."""
+
+    loaded: engine.Loaded
     kernel: int
-    loaded: Any
-    step: Lowering
-    seconds: dict[str, float]
-    text: str
+    """The address of `emu.kernel`."""
     cost: float | None = None
     """Seconds per CUDA thread in the last launch."""
 
@@ -97,25 +113,31 @@ def compile_kernel(
     fastmath: bool = False,
     variety: type[Lowering] = Lowering,
 ) -> Compiled:
-    """Compile `function`; `variety` is the lowering of the wanted mode."""
-    seconds: dict[str, float] = {}
-    start = time.perf_counter()
-    source = acquire(function, argument_types, fastmath=fastmath)
-    seconds["numba"] = time.perf_counter() - start
+    """Compile `function`, or take it from the cache; `variety` is the lowering of the wanted mode."""
+    program = remembered(
+        lambda: fingerprint(function, argument_types, fastmath, f"{variety}"),
+        lambda: _make(function, argument_types, fastmath, variety),
+        _is_valid,
+    )
     with engine.lock:
-        start = time.perf_counter()
+        loaded = engine.load(program.code)
+        return Compiled(**vars(program), loaded=loaded, kernel=loaded.address("emu.kernel"))
+
+
+def _make(
+    function: Callable[..., Any],
+    argument_types: tuple[Any, ...],
+    fastmath: bool,
+    variety: type[Lowering],
+) -> Program:
+    source = acquire(function, argument_types, fastmath=fastmath)
+    with engine.lock:
         lowered, step = lower(source, variety)
         text = _module(lowered, step, fastmath)
-        seconds["lowering"] = time.perf_counter() - start
-        start = time.perf_counter()
         module = engine.parse(text)
         engine.optimise(module, 3, vectorise=True)
-        seconds["optimising"] = time.perf_counter() - start
-        start = time.perf_counter()
-        loaded = engine.load(module)
-        kernel = loaded.address("emu.kernel")
-        seconds["code"] = time.perf_counter() - start
-    return Compiled(
+        code = engine.object_code(module)
+    return Program(
         name=lowered.name,
         parameters=lowered.parameters,
         sites=lowered.sites,
@@ -125,13 +147,36 @@ def compile_kernel(
         uses_dynamic=lowered.uses_dynamic,
         fibers=lowered.fibers,
         cooperative=lowered.cooperative,
+        syncs_grid="emu.grid_sync" in lowered.called,
         stack_bytes=lowered.stack_bytes + _native_stack(text),
-        kernel=kernel,
-        loaded=loaded,
-        step=step,
-        seconds=seconds,
-        text=text,
+        globals=step.globals,
+        uninstrumented=step.uninstrumented,
+        blocks=step.blocks,
+        ptx=_ptx(lowered.instructions.values(), text),
+        code=code,
     )
+
+
+_ADDRESS = re.compile(r"\binttoptr \(i64 (?!0\b)")
+
+
+def _ptx(instructions: Iterable[Instruction], text: str) -> dict[str, str] | None:
+    if _ADDRESS.search(text):  # a place in this process
+        return None
+    try:
+        return {entry.text: identity(entry) for entry in instructions}
+    except Unfamiliar:
+        return None
+
+
+def _is_valid(program: Program) -> bool:
+    """Whether it may be kept, and used: its instructions do what they did when it was compiled."""
+    if program.ptx is None:
+        return False
+    try:
+        return all(identity(find(text)) == was for text, was in program.ptx.items())
+    except (UnsupportedKernel, Unfamiliar):
+        return False
 
 
 def _module(lowered: Lowered, step: Lowering, fastmath: bool) -> str:

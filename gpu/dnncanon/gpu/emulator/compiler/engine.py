@@ -12,11 +12,23 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from dnncanon.gpu.emulator.compiler.cache import remembered
+from dnncanon.gpu.emulator.compiler.fingerprint import machinery
 from dnncanon.gpu.emulator.errors import UnsupportedKernel, UnsupportedPlatform
 from dnncanon.gpu.emulator.machine import checks, collectives, fibers, findings, profiling
 from dnncanon.gpu.emulator.native import NativeFunction, module_text
 
-__all__ = ["Loaded", "header", "load", "lock", "optimise", "parse", "runtime_address", "size_of"]
+__all__ = [
+    "Loaded",
+    "header",
+    "load",
+    "lock",
+    "object_code",
+    "optimise",
+    "parse",
+    "runtime_address",
+    "size_of",
+]
 
 lock = threading.RLock()
 """Held while LLVM compiles: llvmlite's pass managers share global state."""
@@ -100,32 +112,39 @@ def optimise(module: Any, level: int, *, vectorise: bool) -> None:
     builder.getModulePassManager().run(module, builder)
 
 
-class Loaded:
-    """Machine code of one module, kept alive by this object."""
+def object_code(module: Any) -> bytes:
+    """The machine code of a module as an object file, which `Loaded` takes in any process."""
+    missing = [
+        f.name
+        for f in module.functions
+        if f.is_declaration
+        and not f.name.startswith(("llvm.", "emu."))
+        and f.name not in _LIBRARY_CALLS
+    ]
+    if missing:
+        raise UnsupportedKernel(
+            "the emulator has no implementation of " + ", ".join(sorted(missing))
+        )
+    return bytes(_shared_machine().emit_object(module))
 
-    def __init__(self, module: Any) -> None:
-        missing = [
-            f.name
-            for f in module.functions
-            if f.is_declaration
-            and not f.name.startswith(("llvm.", "emu."))
-            and f.name not in _LIBRARY_CALLS
-        ]
-        if missing:
-            raise UnsupportedKernel(
-                "the emulator has no implementation of " + ", ".join(sorted(missing))
-            )
-        self.engine = llvm.create_mcjit_compiler(module, target_machine())
+
+class Loaded:
+    """Machine code that can be called, kept alive by this object."""
+
+    def __init__(self, code: bytes) -> None:
+        _initialise()
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+        self.engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self.engine.finalize_object()
 
     def address(self, symbol: str) -> int:
         return int(self.engine.get_function_address(symbol))
 
 
-def load(module: Any) -> Loaded:
-    """Generate machine code; run-time symbols resolve to the shared run-time module."""
+def load(code: bytes) -> Loaded:
+    """Load an object file; run-time symbols resolve to the shared run-time module."""
     _runtime()
-    return Loaded(module)
+    return Loaded(code)
 
 
 RUNTIME_ROOTS: list[NativeFunction] = [
@@ -138,21 +157,27 @@ def runtime_functions() -> list[NativeFunction]:
     return list(RUNTIME_ROOTS)
 
 
+def _runtime_name() -> str:
+    return f"runtime-{machinery()}"
+
+
+def _compile_runtime() -> bytes:
+    module = parse(header() + module_text(RUNTIME_ROOTS, linkage=""))
+    roots = {f.symbol for f in RUNTIME_ROOTS}
+    for function in module.functions:
+        if not function.is_declaration and function.name not in roots:
+            function.linkage = "internal"
+    optimise(module, 2, vectorise=False)
+    return object_code(module)
+
+
 @cache
 def _runtime() -> Loaded:
-    """Compile the run-time module, once per process, and publish its functions to later modules."""
+    """Load the run-time module, once per process, and publish its functions to later modules."""
     with lock:
-        _initialise()
-        text = module_text(RUNTIME_ROOTS, linkage="")
-        module = parse(header() + text)
-        roots = {f.symbol for f in RUNTIME_ROOTS}
-        for function in module.functions:
-            if not function.is_declaration and function.name not in roots:
-                function.linkage = "internal"
-        optimise(module, 2, vectorise=False)
-        loaded = Loaded(module)
-        for symbol in roots:
-            llvm.add_symbol(symbol, loaded.address(symbol))
+        loaded = Loaded(remembered(_runtime_name, _compile_runtime))
+        for function in RUNTIME_ROOTS:
+            llvm.add_symbol(function.symbol, loaded.address(function.symbol))
         return loaded
 
 

@@ -171,11 +171,6 @@ class Profiled(Checked):
 
     watch_locals = False
 
-    def __init__(self, text: str, entry: str) -> None:
-        super().__init__(text, entry)
-        self.blocks: list[dict[str, Counter[str]]] = []
-        """For each basic block: source line -> kind of instruction -> how many."""
-
     def extra_functions(self) -> list[NativeFunction]:
         return [count_block]
 

@@ -11,6 +11,7 @@ time with the thread and a *site* (an index into the kernel's list of source lin
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from dnncanon.gpu.emulator.compiler import engine
@@ -368,6 +369,8 @@ class Lowering:
         self.stack_bytes = 0
         self.uninstrumented: list[str] = []
         self.globals = _module_arrays(text)
+        self.blocks: list[dict[str, Counter[str]]] = []
+        """For each basic block, where they are counted: source line -> kind of instruction -> how many."""
         self.counter = 0
 
     # ---- hooks

@@ -145,7 +145,7 @@ class Inspection:
 
     # ---- buffers
     def _count(self) -> int:
-        return len(self.image.buffers) + len(self.compiled.shared) + len(self.compiled.step.globals)
+        return len(self.image.buffers) + len(self.compiled.shared) + len(self.compiled.globals)
 
     def _describe_arguments(self, buffers: View) -> None:
         arrays = self.image.arrays
@@ -183,7 +183,7 @@ class Inspection:
             self._add(buffers, area, min(shared.element, 4), flags, resident, None)
 
     def _describe_globals(self, buffers: View) -> None:
-        for name, size in self.compiled.step.globals.items():
+        for name, size in self.compiled.globals.items():
             base = self.compiled.global_address(name)
             area = _Area(f"constant {name}", base, size, False)
             self._add(buffers, area, 0, checks.CONSTANT, 0, None)
@@ -271,7 +271,7 @@ class Inspection:
         threads = self.block[0] * self.block[1] * self.block[2]
         warps = -(-threads // 32)
         slots = len(self.compiled.sites) * profiling.SLOTS_PER_SITE
-        blocks = getattr(self.compiled.step, "blocks", [])
+        blocks = self.compiled.blocks
         self.requests = View(Requests, self._zeros(warps * slots * Requests.size, np.uint8))
         self.traffic = self._zeros(slots * profiling.FIGURES, np.int64)
         self.block_counts = self._zeros(len(blocks), np.int64)

@@ -311,7 +311,7 @@ def _run(job: Job, threads: int | None, uninitialised: frozenset[int]) -> Launch
             warp_operations=sum(int(a.worker["warp_operations"][0]) for a in taken),
             fibers=compiled.fibers,
             workers=workers,
-            uninstrumented=compiled.step.uninstrumented,
+            uninstrumented=compiled.uninstrumented,
         )
         _raise_failures(job, taken, inspection)
         compiled.cost = seconds * workers / (job.total * job.per_block)
@@ -348,7 +348,7 @@ def _resident(compiled: Compiled, total: int, per_block: int) -> int:
         return 1
     if total * per_block <= _MAX_RESIDENT_THREADS:
         return total
-    if "emu.grid_sync" in compiled.text:
+    if compiled.syncs_grid:
         raise LaunchError(
             f"{compiled.name} synchronises its whole grid of {total * per_block} threads; "
             f"at most {_MAX_RESIDENT_THREADS} can be resident"

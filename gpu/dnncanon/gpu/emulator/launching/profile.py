@@ -106,7 +106,7 @@ def make_profile(inspection: Inspection, report: LaunchReport) -> Profile:
     profile = Profile(barriers=report.barriers, warp_operations=report.warp_operations)
     total: Counter[str] = Counter()
     lines: dict[str, Counter[str]] = {}
-    blocks = getattr(inspection.compiled.step, "blocks", [])
+    blocks = inspection.compiled.blocks
     for executions, block in zip(inspection.block_counts.tolist(), blocks, strict=False):
         for line, kinds in block.items():
             for kind, amount in kinds.items():

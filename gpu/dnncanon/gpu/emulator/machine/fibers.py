@@ -11,8 +11,6 @@ The functions here are native (see `native.py`), hence invisible to mypy.
 
 from __future__ import annotations
 
-import ctypes
-
 from dnncanon.gpu.emulator.machine.findings import acquire_now, check_exit, release_now
 from dnncanon.gpu.emulator.machine.profiling import flush_profile
 from dnncanon.gpu.emulator.machine.state import (
@@ -78,10 +76,16 @@ trampoline = NativeFunction(
 )
 sigaltstack = external("sigaltstack", i32, ptr(u8), ptr(u8))
 
-# Workers that run now, for the signal handler: 256 slots of (stacks, bytes, worker).
+# Workers that run now, for the signal handler: 256 slots of (stacks, bytes, worker). A variable of the
+# run-time module, so that its code holds no address of this process.
 ACTIVE_SLOTS = 256
-_active = (ctypes.c_uint64 * (3 * ACTIVE_SLOTS))()
-ACTIVE = ctypes.addressof(_active)
+active_table = NativeFunction(
+    "emu.active_table",
+    [],
+    ptr(u64),
+    text=f"@emu.active = global [{3 * ACTIVE_SLOTS} x i64] zeroinitializer\n"
+    "define ptr @emu.active_table() alwaysinline nounwind memory(none) {\n  ret ptr @emu.active\n}",
+)
 
 
 @native("emu.leave", attributes="noinline")
@@ -404,13 +408,13 @@ def start_blocks(worker: ptr(Worker), first: i64, resident: u32) -> void:
 @native("emu.register")
 def register_active(worker: ptr(Worker)) -> u32:
     """Enter the worker in the table that the signal handler searches; returns its slot."""
-    table = ptr(u64)(u64(ACTIVE))
+    table = active_table()
     slot = u32(0)
     while slot < ACTIVE_SLOTS - 1:
-        claimed = atomic_add(ptr(u64)(u64(ACTIVE)) + u64(slot) * 24 + 8, 1)
+        claimed = atomic_add(table + u64(slot) * 24 + 8, 1)
         if claimed == 0:
             break
-        atomic_add(ptr(u64)(u64(ACTIVE)) + u64(slot) * 24 + 8, -1)
+        atomic_add(table + u64(slot) * 24 + 8, -1)
         slot += 1
     table[slot * 3 + 2] = u64(worker)
     table[slot * 3] = u64(worker.stacks)
@@ -419,9 +423,9 @@ def register_active(worker: ptr(Worker)) -> u32:
 
 @native("emu.unregister")
 def unregister_active(slot: u32) -> void:
-    table = ptr(u64)(u64(ACTIVE))
+    table = active_table()
     table[slot * 3] = 0
-    atomic_add(ptr(u64)(u64(ACTIVE)) + u64(slot) * 24 + 8, -1)
+    atomic_add(table + u64(slot) * 24 + 8, -1)
 
 
 @native("emu.run", attributes="noinline")
@@ -472,7 +476,7 @@ def handle_fault(signal: i32, information: ptr(u8), context: ptr(u8)) -> i32:
     """
     registers = ptr(u64)(context + UCONTEXT_REGISTERS)
     stack = registers[RSP]
-    table = ptr(u64)(u64(ACTIVE))
+    table = active_table()
     for slot in range(ACTIVE_SLOTS):
         base = table[slot * 3]
         if base == 0:
