@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dnncanon.gpu.emulator.compiler.acquire import without_device
 from dnncanon.gpu.kernels.conv_bias import sum_channels
 from dnncanon.gpu.kernels.conv_direct import direct
 from dnncanon.gpu.kernels.conv_implicit_gemm import (
@@ -24,9 +25,15 @@ def compiled(kernel: Kernel, signature: tuple[Any, ...]) -> str:
     """The kernel's PTX."""
     from numba import cuda
 
-    ptx, _ = cuda.compile(
-        kernel.function, signature, cc=(9, 0), device=False, abi="numba", fastmath=kernel.fastmath
-    )
+    with without_device():
+        ptx, _ = cuda.compile(
+            kernel.function,
+            signature,
+            cc=(9, 0),
+            device=False,
+            abi="numba",
+            fastmath=kernel.fastmath,
+        )
     return str(ptx)
 
 

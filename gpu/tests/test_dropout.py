@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dnncanon import gpu
+from dnncanon.gpu.emulator.compiler.acquire import without_device
 from dnncanon.gpu.kernels.dropout import bernoulli, kept, normal
 from dnncanon.gpu.kernels.elementwise import Call, Shared, dense
 from dnncanon.gpu.kernels.lines import Signature
@@ -165,5 +166,6 @@ def test_four_elements_share_a_block(
     scalars = types.Tuple([types.float64 if f else types.int64 for f in given])
     signature = (arrays(inputs), arrays(outputs), scalars, types.int64)
     kernel = dense(call, count).function
-    ptx, _ = cuda.compile(kernel, signature, cc=(9, 0), device=False, abi="numba")
+    with without_device():
+        ptx, _ = cuda.compile(kernel, signature, cc=(9, 0), device=False, abi="numba")
     assert len(re.findall(r"^\s*mul\.wide\.u32", str(ptx), re.MULTILINE)) == 20 * blocks

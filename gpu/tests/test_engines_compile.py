@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dnncanon.gpu.emulator.compiler.acquire import without_device
 from dnncanon.gpu.kernels.elementwise import Call, dense, strided
 from dnncanon.gpu.kernels.lines import Signature
 from dnncanon.gpu.kernels.reduction import Monoid, Pass, reduction
@@ -37,7 +38,8 @@ def compiled(kernel: Kernel, signature: tuple[Any, ...]) -> str:
     """The kernel's PTX."""
     from numba import cuda
 
-    ptx, _ = cuda.compile(kernel.function, signature, cc=(9, 0), device=False, abi="numba")
+    with without_device():
+        ptx, _ = cuda.compile(kernel.function, signature, cc=(9, 0), device=False, abi="numba")
     return str(ptx)
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "acquire",
     "atomic_definitions",
     "check_version",
+    "without_device",
 ]
 
 SUPPORTED = ((0, 22), (0, 31))
@@ -71,7 +72,7 @@ def acquire(
 
     check_version()
     signature = types.void(*argument_types)
-    with _lock, _without_device(), _without_collections():
+    with _lock, without_device(), _without_collections():
         library, _ = compiler._compile_pyfunc_with_fixup(
             function,
             signature,
@@ -126,7 +127,7 @@ def atomic_definitions(called: set[str]) -> str:
 
 
 @contextmanager
-def _without_device() -> Iterator[None]:
+def without_device() -> Iterator[None]:
     """Let device functions compile without a device, with source lines; undone afterwards."""
     from numba.cuda import dispatcher
 
