@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision, quantum_of, unit_of
 from dnncanon.reference import definitions
+from dnncanon.reference.rounding import rounded
 from dnncanon.spec import DTYPES, NUMERICS, Call, DType, NumericsClass
 
 Floats = NDArray[np.float64]
@@ -46,6 +47,7 @@ class Expected:
     computation is exact both are 0 and the output must be equal. ``sigma`` is the standard deviation of the
     whole error, the last rounding included, and ``deviation`` the same, but 0 where statistics over
     elements would mislead: errors are no random ones, or sums in less than float32 lose small terms for good.
+    ``centre`` is the mean of the error: what the last rounding does to the value, as far as that is known.
     ``may_be_nan`` marks results that a class may turn into NaN: infinite ones where an operand that is flushed,
     or a partial product that underflows in some order, makes it Inf·0, and finite ones, which may become
     infinite too, where a transform mixes in a neighbour's Inf or NaN. ``sharing`` says which errors elements
@@ -59,6 +61,7 @@ class Expected:
     dtype: DType
     sharing: Sharing | None = None
     sigma: Floats | None = None
+    centre: Floats | float = 0.0
 
 
 def expectations(
@@ -144,6 +147,8 @@ def _expected(
         may_be_nan = may_be_nan | added.mixed
         sigma = np.hypot(sigma, added.deviation)
     held = Precision.of(dtype).holds(np.abs(settled.value), settled.quantum)
+    # A number of the type, by whatever it was made: codes and scales are multiples of no common quantum.
+    held |= rounded(settled.value, dtype.name).astype(np.float64) == settled.value
     # Granted also where the accumulator is of the same dtype and its roundings are all counted: a
     # backend may compute more precisely and round once.
     last = np.where(held & (sigma == 0.0), 0.0, half_spacing(settled.value, dtype))
@@ -168,9 +173,30 @@ def _expected(
     # that it goes towards 0 more often, and always below half a spacing.
     few = np.abs(settled.value) < _FEW_SPACINGS * dtype.smallest_subnormal
     deviation = np.where(few, 0.0, deviation)
-    rounding = last / math.sqrt(3.0)
+    known = _known_share(sigma, settled.value, dtype)
+    rounding = last / math.sqrt(3.0) * (1.0 - known)
     sharing = _sharing(settled, deviation, rounding, dtype) if deviation.any() else None
-    return Expected(settled.value, bound, deviation, may_be_nan, dtype, sharing, whole)
+    centre = known * _last_rounding(settled.value, dtype)
+    return Expected(settled.value, bound, deviation, may_be_nan, dtype, sharing, whole, centre)
+
+
+def _last_rounding(value: Floats, dtype: DType) -> Floats:
+    """What rounding to the dtype adds to the exact value; 0 where that is not finite."""
+    with np.errstate(invalid="ignore"):  # Inf − Inf
+        added = rounded(value, dtype.name).astype(np.float64) - value
+    return np.where(np.isfinite(added), added, 0.0)
+
+
+def _known_share(sigma: Floats, value: Floats, dtype: DType) -> Floats:
+    """How much of that rounding is left in the mean if the value is off by errors of deviation ``sigma``.
+
+    The rounding is a periodic function of the value, the period being the spacing h: a normal error leaves
+    exp(−2·(π·σ/h)²) of its first harmonic. Values that crowd on one side of a number are all rounded to the
+    other, and those that lie equally far above one all by the same amount; neither is a bias.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        share: Floats = np.exp(-2.0 * np.square(np.pi * sigma / spacing(value, dtype)))
+    return np.nan_to_num(share)
 
 
 def _lost_underflow(settled: ErrorArray, dtype: DType) -> Floats:

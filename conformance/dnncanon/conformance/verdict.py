@@ -17,8 +17,9 @@ Floats = NDArray[np.float64]
 # Statistics over a tensor. A case has at most a handful of outputs, so that with these limits a correct
 # backend fails by chance in less than one case of 10^9.
 #
-# Let z_i be the errors divided by the model's deviations. An error of one rounding is uniform, and like a
-# normal one it is sub-Gaussian with its variance for proxy: E exp(t·z) <= exp(t²/2). The R_i below are
+# Let z_i be the errors divided by the model's deviations; for the bias less their means, as far as these are
+# known (Expected.centre). An error of one rounding is uniform, and like a normal one it is sub-Gaussian
+# with its variance for proxy: E exp(t·z) <= exp(t²/2). The R_i below are
 # such that Var(Σ s_i·z_i) <= Σ R_i·s_i² for all s; they are 1 where errors are independent.
 #
 # Bias: Σ ±z_i is then sub-Gaussian with proxy Σ R_i, and P(|Σ ±z_i| >= 8·√(Σ R_i)) <= 2·exp(−32) = 2.6e-14.
@@ -179,8 +180,9 @@ class _Statistics:
 def _statistics(error: Floats, got: Floats, expected: Expected) -> _Statistics | None:
     """Bias and mean square of normalised errors over the distinct elements; None of too few.
 
-    The sign is taken towards the expected value's, or truncation to zero would cancel out. Equal
-    elements come from equal computations (stride 0, padding), whose errors are one error.
+    The sign is taken towards the expected value's, or truncation to zero would cancel out, and the errors
+    are those beyond what the last rounding is known to do. Equal elements come from equal computations
+    (stride 0, padding), whose errors are one error.
     """
     value, deviation = expected.value.ravel(), expected.deviation.ravel()
     usable = np.isfinite(value) & np.isfinite(got.ravel()) & (deviation > 0.0)
@@ -191,7 +193,9 @@ def _statistics(error: Floats, got: Floats, expected: Expected) -> _Statistics |
         return None
     normalised = error.ravel()[positions] / deviation[positions]
     covariances = _covariances(expected.sharing, positions)
-    signed = float(np.sum(normalised * np.sign(value[positions])))
+    centre = np.broadcast_to(expected.centre, expected.value.shape).ravel()[positions]
+    beyond = normalised - centre / deviation[positions]
+    signed = float(np.sum(beyond * np.sign(value[positions])))
     return _Statistics(
         count=positions.size,
         bias=signed / math.sqrt(float(np.sum(covariances))),

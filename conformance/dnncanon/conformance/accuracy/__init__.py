@@ -17,6 +17,10 @@ most √δ. So it does where the derivative is 0: x² changes by δ², as do dis
 *Elementary functions* are not correctly rounded. Each may be off by some units in the last place beyond
 its rounding, taken as uniform too; how many is data of the numerics class (dnncanon.spec.numerics).
 
+*Logarithms of sums.* The error of ln(e^a + e^b) is a mean of the operands' errors, weighted by their shares of
+the sum. In a chain of such steps operands are made of the same terms, and their errors are no strangers; so
+deviations are averaged, not variances. That holds however they are correlated, and does not grow by itself.
+
 *Sums.* A sum of n terms t_i rounds n−1 times, each time by u·|s_j| of a partial sum s_j, and the order
 is the backend's choice. In a random order E s_j² <= Σt² + v², the first for what fluctuates, the second
 for what drifts, and the last partial sum is v itself. Hence Var = u²/3·(v² + (n−2)·(Σt² + v²)). To
@@ -85,9 +89,9 @@ whole tensor (:mod:`dnncanon.conformance.verdict`).
 
 *Discrete results.* A step function (sign, floor, rint) is exact where its argument's error does not reach
 over a step, and otherwise may be off by the height of the step; so is a
-remainder, whose step is the divisor. Comparisons and argmax are plain arrays: where
-operands are so close that their errors may decide, a tie, the specification must say which results are
-right.
+remainder, whose step is the divisor. Comparisons, argmax, and whole numbers to count with that astype makes
+are plain arrays: where operands are so close that their errors may decide, a tie, the specification must say
+which results are right.
 
 The bound itself is made in :mod:`dnncanon.conformance.bounds`.
 """

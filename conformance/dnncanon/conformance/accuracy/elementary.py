@@ -172,7 +172,7 @@ def logaddexp_of(
     """Pairs, pairs of pairs and so on: the order makes no difference to the errors that are passed on."""
     rest = FUNCTIONS[np.moveaxis](a, axis, -1)
     if rest.shape[-1] == 0:
-        return a.lift(np.logaddexp.reduce(a.value, axis=axis, keepdims=keepdims))
+        return a.lift(np.max(a.value, axis=axis, keepdims=keepdims, initial=-np.inf))
     while rest.shape[-1] > 1:
         half = rest.shape[-1] // 2
         pairs = logaddexp(like, rest[..., :half], rest[..., half : 2 * half])
