@@ -394,7 +394,8 @@ def test_the_simplest_choices_make_a_small_plain_case(name: str, dtype: str) -> 
     """It is what every failing case is reduced towards."""
     case = build_case(Simplest(), primitives()[name], dtype, SCALE)
     tensors = (*case.arguments.tensors.values(), *case.call.outputs)
-    assert max(tensor.size for tensor in tensors) <= 2
+    largest = 6 if name.startswith("affine_grid") else 2  # a map of the plane has six numbers
+    assert max(tensor.size for tensor in tensors) <= largest
     assert all(tensor.strides is None for tensor in tensors)
     assert (case.layouts, case.fill, case.seed, case.after, case.runs) == ({}, "normal", 0, None, 1)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from dnncanon.gpu.emulator.compiler.acquire import without_device
+from dnncanon.gpu.kernels import moving
 from dnncanon.gpu.kernels.elementwise import Call, dense, strided
 from dnncanon.gpu.kernels.lines import Signature
 from dnncanon.gpu.kernels.reduction import Monoid, Pass, reduction
@@ -109,3 +110,40 @@ def test_reduction(dtype: str, aligned: bool) -> None:
     assert ("ld.global.v4.b32" in ptx) == aligned
     assert "shfl.sync.bfly" in ptx
     check(ptx, dtype)
+
+
+def words(width: int) -> Any:
+    from numba.cuda import types
+
+    return types.Array(getattr(types, f"uint{8 * min(width, 8)}"), 1, "C")
+
+
+@pytest.mark.parametrize("width", moving.WORDS)
+def test_copies_stay_in_registers_and_move_sixteen_bytes_by_one_instruction(width: int) -> None:
+    from numba.cuda import types
+
+    memory, walk = (words(width),) * 2, (types.int64, *(ints(2),) * 2, ints(4), ints(2))
+    ptx = compiled(moving._copying(width), (*memory, *walk))
+    assert ("ld.global.v4.b32" in ptx) == ("st.global.v4.b32" in ptx) == (width == 16)
+    assert ".local" not in ptx
+
+
+@pytest.mark.parametrize("width", moving.WORDS)
+def test_gathers_stay_in_registers(width: int) -> None:
+    from numba.cuda import types
+
+    memory, walk = (words(width),) * 2, (types.int64, *(ints(4),) * 2, ints(16), ints(4))
+    rules = types.UniTuple(ints(2), 3)
+    ptx = compiled(moving._gathering(width, 2), (*memory, *walk, rules, types.int64))
+    assert ("ld.global.v4.b32" in ptx) == (width == 16)
+    assert ".local" not in ptx
+
+
+@pytest.mark.parametrize("width", [w for w in moving.WORDS if w <= 8])
+def test_tiles_are_in_shared_memory_between_barriers(width: int) -> None:
+    memory, rest = (words(width),) * 2, (ints(5), ints(4), ints(2), ints(4), ints(2))
+    ptx = compiled(moving._transposing(width), (*memory, *rest))
+    assert "st.shared" in ptx
+    assert "ld.shared" in ptx
+    assert ptx.count("bar.sync") == 2
+    assert ".local" not in ptx

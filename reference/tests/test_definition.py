@@ -237,4 +237,4 @@ def test_backend_describes_itself() -> None:
     for primitive in spec.primitives().values():
         classes = described["numerics"][primitive.name]
         assert classes == {row.dtype: row.numerics[0] for row in primitive.dtypes}
-        assert set(classes.values()) <= {"ieee", "exact"}
+        assert set(classes.values()) <= {"ieee", "exact", "widened"}

@@ -29,7 +29,8 @@ from dnncanon.conformance.levels import LEVELS
 from dnncanon.conformance.strategies import drawn_case
 from dnncanon.conformance.verdict import judge
 from dnncanon.reference import definitions
-from dnncanon.spec import DTYPES, NUMERICS, Primitive, primitives
+from dnncanon.reference.rounding import rounded
+from dnncanon.spec import NUMERICS, Primitive, primitives
 
 Array = NDArray[Any]
 
@@ -267,8 +268,8 @@ def computed(
     arrays = {name: lift(tensor) for name, tensor in tensors.items()}
     with np.errstate(all="ignore"):
         results = definitions()[case.primitive.name].evaluate(case.call, arrays, lift)
-        types = [DTYPES[output.dtype].numpy for output in case.call.outputs]
-        return [np.asarray(r).astype(t) for r, t in zip(results, types, strict=True)]
+        types = [output.dtype for output in case.call.outputs]
+        return [rounded(np.asarray(r), t) for r, t in zip(results, types, strict=True)]
 
 
 def _in_sigmas(output: Array, expected: Expected) -> NDArray[np.float64]:

@@ -444,6 +444,19 @@ def missing_proxy_fence(bug):
 
 bulk_wait_0 = ptx.bulk_wait_group(0)
 
+
+def update_of_what_all_have_read(bug):
+    def kernel(x):
+        t = cuda.threadIdx.x
+        first = x[5]
+        if not bug:
+            cuda.syncthreads()
+        if t < 7:
+            x[t] = x[t] + first  # read once more, behind the barrier
+
+    return kernel, (1, 64, f32(64))
+
+
 FOUND = [
     (missing_barrier, Kind.RACE_READ_WRITE, Kind.UNINITIALISED_SHARED),
     (missing_second_barrier, Kind.RACE_WRITE_READ),
@@ -477,6 +490,7 @@ FOUND = [
     (bulk_load_without_wait, Kind.UNINITIALISED_SHARED),
     (missing_proxy_fence, Kind.PROXY_FENCE),
     (named_barrier_forgotten, Kind.RACE_READ_WRITE, Kind.UNINITIALISED_SHARED),
+    (update_of_what_all_have_read, Kind.RACE_WRITE_READ),
 ]
 
 

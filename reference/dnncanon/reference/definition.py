@@ -25,16 +25,22 @@ class Definition:
     """A primitive of the reference: call it as ``outputs = primitive(*tensors, **attributes)``.
 
     Inputs are arrays of one of the primitive's dtypes and are never written; the result is a new NumPy
-    array, computed in float64 and rounded once to the dtype of the output, to nearest even. Several
-    outputs come as a NamedTuple.
+    array, computed in float64 and rounded once to the dtype of the output, to nearest even. A ``whole``
+    definition only moves and converts integers, and gets them as int64. Several outputs come as a NamedTuple.
     """
 
     def __init__(
-        self, primitive: Primitive[Any], definition: Callable[..., Array], *, lifts: bool = False
+        self,
+        primitive: Primitive[Any],
+        definition: Callable[..., Array],
+        *,
+        lifts: bool = False,
+        whole: bool = False,
     ) -> None:
         self.primitive = primitive
         self.definition = definition
         self.lifts = lifts
+        self.whole = whole
         self.__name__ = self.__qualname__ = primitive.name
         self.__module__ = definition.__module__
         self.__doc__ = docstring(primitive)
@@ -43,7 +49,7 @@ class Definition:
     def __call__(self, *tensors: Array, **attributes: Any) -> Any:
         call = self.primitive.bind(*tensors, **attributes)
         with np.errstate(all="ignore"):  # NaN, Inf and underflow are results like any other
-            arrays = [None if t is None else _as_float64(t) for t in tensors]
+            arrays = [None if t is None else _operand(t, whole=self.whole) for t in tensors]
             results = self._results(call, arrays, _as_it_is)
         types = call.outputs
         return call.results(rounded(r, t.dtype) for r, t in zip(results, types, strict=True))
@@ -78,9 +84,11 @@ def _several(result: Any) -> tuple[Array, ...]:
     return tuple(array for array in given if array is not None)
 
 
-def _as_float64(tensor: Array) -> NDArray[np.float64]:
+def _operand(tensor: Array, *, whole: bool) -> NDArray[Any]:
+    """A tensor as float64 or, where ``whole`` says so and it holds integers, as int64."""
     try:
-        return np.asarray(tensor).astype(np.float64)
+        array = np.asarray(tensor)
+        return array.astype(np.int64 if whole and array.dtype.kind in "iub" else np.float64)
     except Exception as wrong:  # arrays on another device, or of a dtype that NumPy cannot see
         kind = type(tensor).__name__
         raise MissingTensorError(
@@ -89,14 +97,15 @@ def _as_float64(tensor: Array) -> NDArray[np.float64]:
 
 
 def defines(
-    primitive: Primitive[Any], *, lifts: bool = False
+    primitive: Primitive[Any], *, lifts: bool = False, whole: bool = False
 ) -> Callable[[Callable[..., Array]], Definition]:
     """Decorate the function ``(problem, *tensors)`` that defines ``primitive``.
 
     With ``lifts`` it is ``(problem, lift, *tensors)``: numbers that are exact and come from no tensor, such
     as random bits, pass through ``lift`` before they are computed with, so that errors are carried from there.
+    With ``whole`` integers and truth values come as int64, which holds them all; float64 has 53 digits.
     """
-    return lambda definition: Definition(primitive, definition, lifts=lifts)
+    return lambda definition: Definition(primitive, definition, lifts=lifts, whole=whole)
 
 
 __all__ = ["Array", "Definition", "Lift", "defines"]

@@ -1,7 +1,7 @@
 """Rules that several families share, each with its check and a generator of arguments that break it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dnncanon.spec.attributes import (
@@ -17,6 +17,8 @@ from dnncanon.spec.attributes import (
 )
 from dnncanon.spec.errors import AttributeValueError, DTypeError, ShapeError
 from dnncanon.spec.primitive import Arguments, Constraint, DTypeRow
+
+Dims = Callable[[Arguments], int]
 
 
 def spatial_dims(a: Arguments) -> int:
@@ -62,18 +64,21 @@ def one_dtype(rows: tuple[DTypeRow, ...]) -> Constraint:
         for name in a.tensors:
             other = "float32" if a.tensors[name].dtype != "float32" else "float64"
             yield a.with_tensor(name, dtype=other)
-        integers = {name: replace(tensor, dtype="int32") for name, tensor in a.tensors.items()}
-        yield Arguments(integers, a.attributes)
+        foreign = next(
+            dtype for dtype in ("int32", "float8_e8m0fnu", "complex64") if dtype not in supported
+        )
+        others = {name: replace(tensor, dtype=foreign) for name, tensor in a.tensors.items()}
+        yield Arguments(others, a.attributes)
 
     return Constraint(text, DTypeError, check, violate)
 
 
-def positive_per_dim(name: str) -> Constraint:
-    """An attribute >= 1 for each spatial dim."""
+def positive_per_dim(name: str, dims_of: Dims = spatial_dims) -> Constraint:
+    """An attribute >= 1 for each spatial dim, of which there are ``dims_of(arguments)``."""
 
     def check(a: Arguments) -> str | None:
         try:
-            values = per_dim(a.attributes[name], spatial_dims(a))
+            values = per_dim(a.attributes[name], dims_of(a))
         except ValueError as wrong:
             return f"{name}={wrong}; pass {PerDim().describes}"
         if min(values) >= 1:
@@ -81,15 +86,15 @@ def positive_per_dim(name: str) -> Constraint:
         return f"{name}={shown(a.attributes[name])} has an entry below 1; pass integers >= 1"
 
     def violate(a: Arguments) -> Iterator[Arguments]:
-        dims = spatial_dims(a)
+        dims = dims_of(a)
         for value in (0, -1, (1,) * (dims + 1), (1.5,) * dims, "1"):
             yield a.with_attributes(**{name: value})
 
     return Constraint(f"{name} >= 1, for each spatial dim.", AttributeValueError, check, violate)
 
 
-def legal_padding() -> Constraint:
-    """Padding in one of its spellings."""
+def legal_padding(dims_of: Dims = spatial_dims) -> Constraint:
+    """Padding in one of its spellings, for ``dims_of(arguments)`` spatial dims."""
     text = 'padding is "valid", "same", or an int, ints or (pre, post) pairs, >= 0, for each spatial dim.'
 
     def check(a: Arguments) -> str | None:
@@ -97,7 +102,7 @@ def legal_padding() -> Constraint:
         if is_word(value, ("valid", "same")):
             return None
         try:
-            pairs = padding_pairs(value, spatial_dims(a))
+            pairs = padding_pairs(value, dims_of(a))
         except ValueError as wrong:
             return f"padding={wrong}; pass {Padding().describes}"
         if min(min(pair) for pair in pairs) >= 0:
@@ -105,7 +110,7 @@ def legal_padding() -> Constraint:
         return f"padding={shown(value)} is negative; pass integers >= 0 and crop the input instead"
 
     def violate(a: Arguments) -> Iterator[Arguments]:
-        dims = spatial_dims(a)
+        dims = dims_of(a)
         for value in (-1, ((0, -1),) * dims, (0,) * (dims + 1), "full", 0.5):
             yield a.with_attributes(padding=value)
 

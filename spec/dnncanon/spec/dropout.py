@@ -19,16 +19,15 @@ from dnncanon.spec.attributes import (
     Real,
     as_integer,
     as_real,
-    is_sequence,
     shown,
 )
 from dnncanon.spec.constraints import one_dtype, one_of
 from dnncanon.spec.dtypes import DTYPES
 from dnncanon.spec.elementwise import (
-    MAX_RANK,
     any_rank,
     boundary_shapes,
     drawn_shape,
+    legal_shape,
     true_or_false,
 )
 from dnncanon.spec.errors import AttributeValueError
@@ -191,26 +190,6 @@ _MEAN = _real("mean", "a finite number of the dtype", _fits, 1e300)
 _DEVIATION = _real(
     "std", "a finite number of the dtype, >= 0", lambda std, a: std >= 0 and _fits(std, a), -1.0
 )
-
-
-def _legal_shape() -> Constraint:
-    text = f"shape is a sequence of 1 to {MAX_RANK} integers >= 0, of less than 2^63 elements"
-
-    def check(a: Arguments) -> str | None:
-        value = a.attributes["shape"]
-        try:
-            extents = [as_integer(extent) for extent in value] if is_sequence(value) else []
-        except (TypeError, ValueError):
-            extents = []
-        if 1 <= len(extents) <= MAX_RANK and min(extents) >= 0 and math.prod(extents) < 2**63:
-            return None
-        return f"shape={shown(value)}; pass 1 to {MAX_RANK} integers >= 0, of a product below 2^63"
-
-    def violate(a: Arguments) -> Iterator[Arguments]:
-        for value in ((), (1,) * (MAX_RANK + 1), (2, -1), (2**31, 2**32), (1.5,), 3):
-            yield a.with_attributes(shape=value)
-
-    return Constraint(f"{text}.", AttributeValueError, check, violate)
 
 
 # --- The domain -----------------------------------------------------------------------------------
@@ -423,7 +402,7 @@ rng_bernoulli = declare(
             *STREAM,
         ),
         dtypes=_BERNOULLI_DTYPES,
-        constraints=(_legal_shape(), _LEGAL_ANY, _PROBABILITY, *LEGAL_STREAM),
+        constraints=(legal_shape(), _LEGAL_ANY, _PROBABILITY, *LEGAL_STREAM),
         decisions=(
             "The comparison is dropout's: of the same stream and p, the ones are the elements that "
             "dropout drops.",
@@ -459,7 +438,7 @@ rng_uniform = declare(
             *STREAM,
         ),
         dtypes=_ROUNDED,
-        constraints=(_legal_shape(), _LEGAL_FLOAT, _LOW, _HIGH, *LEGAL_STREAM),
+        constraints=(legal_shape(), _LEGAL_FLOAT, _LOW, _HIGH, *LEGAL_STREAM),
         decisions=(
             "U(i) is in [0, 1), a multiple of 2^-d that the dtype holds exactly: 0 occurs, 1 does not, and "
             "with low = 0 and high = 1 nothing is rounded.",
@@ -497,7 +476,7 @@ rng_normal = declare(
             *STREAM,
         ),
         dtypes=_NORMAL_DTYPES,
-        constraints=(_legal_shape(), _LEGAL_FLOAT, _MEAN, _DEVIATION, *LEGAL_STREAM),
+        constraints=(legal_shape(), _LEGAL_FLOAT, _MEAN, _DEVIATION, *LEGAL_STREAM),
         decisions=(
             "The logarithm is of a number in (0, 1], exact in what is computed in, so that |y − mean| is at "
             "most sqrt(2·24·ln 2)·std = 5.77·std, or 8.57·std for float64.",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dnncanon.spec.attributes import as_integer, as_real, shown
+from dnncanon.spec.attributes import as_integer, as_real, is_sequence, shown
 from dnncanon.spec.errors import AttributeValueError, ShapeError
 from dnncanon.spec.primitive import Arguments, Constraint, Draw, Scale
 from dnncanon.spec.tensors import Shape, dense_strides
@@ -107,6 +107,27 @@ def legal_axis(tensor: str) -> Constraint:
 
     text = f"axis is a dim of {tensor}; a negative one counts from the back."
     return Constraint(text, AttributeValueError, check, violate)
+
+
+def legal_shape() -> Constraint:
+    """The extents of a result."""
+    text = f"shape is a sequence of 1 to {MAX_RANK} integers >= 0, of less than 2^63 elements"
+
+    def check(a: Arguments) -> str | None:
+        value = a.attributes["shape"]
+        try:
+            extents = [as_integer(extent) for extent in value] if is_sequence(value) else []
+        except (TypeError, ValueError):
+            extents = []
+        if 1 <= len(extents) <= MAX_RANK and min(extents) >= 0 and math.prod(extents) < 2**63:
+            return None
+        return f"shape={shown(value)}; pass 1 to {MAX_RANK} integers >= 0, of a product below 2^63"
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        for value in ((), (1,) * (MAX_RANK + 1), (2, -1), (2**31, 2**32), (1.5,), 3):
+            yield a.with_attributes(shape=value)
+
+    return Constraint(f"{text}.", AttributeValueError, check, violate)
 
 
 # --- Data -----------------------------------------------------------------------------------------

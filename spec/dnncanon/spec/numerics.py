@@ -361,6 +361,13 @@ NUMERICS: Mapping[str, NumericsClass] = _Classes(
             {name: name if row.is_float else "int64" for name, row in DTYPES.items()},
         ),
         NumericsClass(
+            "widened",
+            "Integers and codes of few bits as they are; products and sums in float32 or better.",
+            dict.fromkeys(
+                ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"), "float32"
+            ),
+        ),
+        NumericsClass(
             "ftz",
             "As ieee, but subnormal operands and results may be flushed to zero (AVX-512 BF16, -ftz).",
             {"float32": "float32", "float16": "float32", "bfloat16": "float32"},

@@ -1,8 +1,9 @@
 """Elementwise kernels: outputs[i] = function(inputs[i], scalars, i), for any device function.
 
 One engine serves all primitives that compute each output element from the input elements at the same
-index. Where all operands are dense, each thread moves chunks of up to 16 bytes; any other strides, those
-of broadcasting included, take the strided kernel, whose threads follow the first output's memory.
+index. Where all operands are dense, or inputs of one element for all, each thread moves chunks of up to 16
+bytes; any other strides, those of other broadcasting included, take the strided kernel, whose threads follow
+the first output's memory.
 
     @device_function
     def scaled_sum(a, b, alpha):
@@ -67,11 +68,15 @@ def elementwise(
         return
     arrays = tuple(a.argument for a in inputs), tuple(a.argument for a in outputs)
     operands = (*inputs, *outputs)
-    count = chunk_of(operands)
-    if all(map(space.is_dense, range(len(strides)))) and _aligned(operands, count):
+    are_dense = tuple(map(space.is_dense, range(len(strides))))
+    still = tuple(k for k in range(len(inputs)) if not (any(strides[k]) or are_dense[k]))
+    moving = [array for k, array in enumerate(operands) if k not in still]
+    count = chunk_of(moving)
+    others_are_dense = all(one or k in still for k, one in enumerate(are_dense))
+    if others_are_dense and _aligned(moving, count):
         grid = min(BLOCKS, blocks_for(space.size, THREADS * count))
         args: tuple[Any, ...] = (*arrays, numbers(scalars), space.size)
-        launch(dense(call, count), grid, THREADS, args, stream=stream)
+        launch(dense(call, count, still), grid, THREADS, args, stream=stream)
         return
     grid = min(BLOCKS, blocks_for(space.size, THREADS))
     bases = tuple(map(origin, operands)) + (0,) * index
@@ -145,9 +150,12 @@ class Call:
 
 
 @cache
-def dense(call: Call, count: int) -> Kernel:
-    """The kernel for dense operands, in chunks of ``count`` elements. Launch with THREADS threads."""
-    lines = call.signature
+def dense(call: Call, count: int, still: tuple[int, ...] = ()) -> Kernel:
+    """The kernel for dense operands, in chunks of ``count`` elements. Launch with THREADS threads.
+
+    The inputs of the numbers ``still`` have one element for all.
+    """
+    lines = call.signature.with_still(still)
     results = each(len(lines.outputs), "r{k}", ", ")
     source = f"""
 def elementwise_dense(inputs, outputs, given, size):
@@ -155,16 +163,17 @@ def elementwise_dense(inputs, outputs, given, size):
     stride = int64(cuda.gridDim.x) * cuda.blockDim.x
     thread = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
     chunks = size // {count}
+    {lines.each_still("w{k} = x{k}[uint64(0)]")}
     position = thread
     while position < chunks:
         at = position * {count}
-        {lines.each_input("c{k} = load_chunk(x{k}, at)")}
+        {lines.each_moving("c{k} = load_chunk(x{k}, at)")}
         {lines.each_output("d{k} = (uint64(0), uint64(0))")}
         {call.share("at")}
         for element in range({count}):
             {call.share_within(count)}
             {results} = function({lines.arguments("chunk_first(x{k}, c{k})", call.at("at + element"))})
-            {lines.each_input("c{k} = chunk_rest(x{k}, c{k})")}
+            {lines.each_moving("c{k} = chunk_rest(x{k}, c{k})")}
             {lines.each_output("d{k} = chunk_append(y{k}, d{k}, from_sum{k}(r{k}))")}
         {lines.each_output("store_chunk(y{k}, at, d{k})")}
         position += stride

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnncanon.gpu.kernels.rows import THREADS
-from dnncanon.gpu.runtime.array import storage_of
 from dnncanon.gpu.runtime.device_code import types
+from dnncanon.gpu.runtime.memory import storage_of
 from dnncanon.spec import DTYPES
 
 BYTES = 128

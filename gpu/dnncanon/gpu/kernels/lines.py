@@ -5,7 +5,7 @@ are written as templates, and ``device_code.generated`` makes functions of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,15 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Dtypes of the inputs and outputs, and which scalars are floats: what a kernel is made for."""
+    """Dtypes of the inputs and outputs, and which scalars are floats: what a kernel is made for.
+
+    Inputs of the numbers ``still`` have one element for all, which is in wk.
+    """
 
     inputs: Names
     outputs: Names
     floats: tuple[bool, ...] = ()
+    still: tuple[int, ...] = ()
 
     @property
     def number(self) -> str:
@@ -40,15 +44,28 @@ class Signature:
         arrays = self.each_input("x{k} = inputs[{k}]"), self.each_output("y{k} = outputs[{k}]")
         return "; ".join(filter(None, (*arrays, scalars)))
 
+    def with_still(self, still: tuple[int, ...]) -> "Signature":
+        return replace(self, still=still)
+
     def each_input(self, text: str) -> str:
         return each(len(self.inputs), text) or "pass"
+
+    def each_moving(self, text: str) -> str:
+        """For the inputs that are not still."""
+        moving = (k for k in range(len(self.inputs)) if k not in self.still)
+        return "; ".join(text.replace("{k}", str(k)) for k in moving) or "pass"
+
+    def each_still(self, text: str) -> str:
+        return "; ".join(text.replace("{k}", str(k)) for k in self.still) or "pass"
 
     def each_output(self, text: str) -> str:
         return each(len(self.outputs), text)
 
     def arguments(self, word: str, index: str | None) -> str:
         """The elements, whose words are ``word``, as numbers; the scalars; the index if there is one."""
-        elements = each(len(self.inputs), f"to_sum{{k}}({word})", ", ")
+        words = ("w{k}" if k in self.still else word for k in range(len(self.inputs)))
+        numbered = (text.replace("{k}", str(k)) for k, text in enumerate(words))
+        elements = ", ".join(f"to_sum{k}({text})" for k, text in enumerate(numbered))
         return ", ".join(filter(None, (elements, self.scalars, index)))
 
     @property

@@ -11,7 +11,7 @@ from math import sqrt
 from typing import Any
 
 from dnncanon.gpu.kernels.element import ELEMENTS
-from dnncanon.gpu.kernels.reduction import Monoid
+from dnncanon.gpu.kernels.reduction import Monoid, as_it_is
 from dnncanon.gpu.kernels.rows import add
 from dnncanon.gpu.runtime.device_code import device_function, generated
 
@@ -24,11 +24,6 @@ def add_pairs(a: Any, b: Any) -> Any:
 
 
 @device_function
-def _itself(value: Any) -> Any:
-    return value
-
-
-@device_function
 def _element(value: Any, count: Any) -> Any:
     return value
 
@@ -38,7 +33,6 @@ def _mean(total: Any, count: Any) -> Any:
     return total / count
 
 
-SUM = Monoid(("sum",), (0,), _itself, add, _itself)
 MEAN = Monoid(("sum",), (0,), _element, add, _mean)
 """Mean of a set; scalar: count."""
 
@@ -73,7 +67,7 @@ def lift(x{shift}):
     distance = {distance}
     return distance, distance * distance
 """
-    return Monoid(("sum", "sum"), (0, 0), _made(lift, kind), add_pairs, _itself)
+    return Monoid(("sum", "sum"), (0, 0), _made(lift, kind), add_pairs, as_it_is)
 
 
 @cache

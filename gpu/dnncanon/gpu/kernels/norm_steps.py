@@ -17,7 +17,7 @@ import numpy as np
 from dnncanon.gpu.kernels import norm, norm_rows
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.elementwise import elementwise
-from dnncanon.gpu.kernels.reduction import Monoid, reduce, workspace_bytes
+from dnncanon.gpu.kernels.reduction import SUM, Monoid, reduce, workspace_bytes
 from dnncanon.gpu.primitive import Implementation, Launch, Layouts
 from dnncanon.gpu.runtime import Strided, View, empty, reinterpret
 from dnncanon.spec import dense_strides
@@ -466,7 +466,7 @@ def finalize(s: Steps, p: FinalizeProblem) -> None:
     """Add up the shards, then a pass over the channels."""
     totals = {name: s.take((p.channels,)) for name in ("sum", "sq_sum")}
     for name, total in totals.items():
-        s.reduce(norm.SUM, (s.inputs[name],), (total,), (0,))
+        s.reduce(SUM, (s.inputs[name],), (total,), (0,))
     arrays = {**s.inputs, **totals}
     wanted = ("sum", "sq_sum", "scale", "bias", "running_mean", "running_var", "shift")
     names = tuple(name for name in wanted if name in arrays)

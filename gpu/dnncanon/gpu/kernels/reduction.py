@@ -5,7 +5,7 @@ over several inputs. Few, long rows are split: a first pass writes the states of
 second one combines them. The order of all operations is fixed by the shapes and strides, so results are
 the same in every run; a sum is a tree of short sums, each thread adding few of many elements.
 
-    SUM = Monoid(state=("sum",), identity=(0,), lift=identity, combine=add, finish=identity)
+    SUM = Monoid(state=("sum",), identity=(0,), lift=as_it_is, combine=add, finish=as_it_is)
     reduce(SUM, (x,), (y,), axes=(1, 2), workspace=run.workspace, stream=run.stream)
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from dnncanon.gpu import ptx
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.lines import Signature, each, numbers, signature_of, tuple_of
-from dnncanon.gpu.kernels.rows import THREADS, Rows, spread_strides, team_of, team_reduce
+from dnncanon.gpu.kernels.rows import THREADS, Rows, add, spread_strides, team_of, team_reduce
 from dnncanon.gpu.kernels.strided import Ints, Space, broadcast_strides
 from dnncanon.gpu.runtime import (
     DeviceArray,
@@ -31,7 +31,7 @@ from dnncanon.gpu.runtime import (
     origin,
     reinterpret,
 )
-from dnncanon.gpu.runtime.device_code import generated, types
+from dnncanon.gpu.runtime.device_code import device_function, generated, types
 from dnncanon.gpu.runtime.device_index import advance, digits_of, places
 from dnncanon.spec import dense_strides
 
@@ -75,6 +75,14 @@ class Monoid:
         """The types of a state for inputs of ``dtype``."""
         sums = ELEMENTS[dtype].sum_dtype
         return tuple(sums if name == "sum" else np.dtype(name) for name in self.state)
+
+
+@device_function
+def as_it_is(value: Any) -> Any:
+    return value
+
+
+SUM = Monoid(("sum",), (0,), as_it_is, add, as_it_is)
 
 
 def workspace_bytes(monoid: Monoid, x: Strided, axes: Sequence[int], dtype: str) -> int:

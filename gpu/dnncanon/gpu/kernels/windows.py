@@ -47,8 +47,11 @@ class Walk:
 
     @classmethod
     def over(cls, out: DeviceArray, operands: Sequence[DeviceArray]) -> "Walk":
-        """A walk over ``out``; ``operands`` are all tensors, which have its batch and channels."""
-        lanes = _lanes(operands)
+        """A walk over ``out``; ``operands`` are all tensors, which have its batch and channels.
+
+        Without any, lanes are of one channel.
+        """
+        lanes = _lanes(operands) if operands else 1
         n, c, *space = out.shape
         spatial = (1,) * (SPATIAL - len(space)) + tuple(space)
         channels_last = lanes > 1 or _channels_adjacent(out)

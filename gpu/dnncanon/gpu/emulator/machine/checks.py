@@ -279,6 +279,8 @@ def note_read(
         shadow.other_time = thread.worker.clock
         shadow.other_warp_epoch = thread.epoch
         return
+    if shadow.other_reader >> 10 == mine >> 10:
+        shadow.other_reader = u32(0)  # it read before a barrier that is behind this thread
     if shadow.reader >> 10 != mine >> 10 and shadow.reader != 0 and not shared:
         shadow.other_reader = shadow.reader
         shadow.other_time = shadow.reader_time
