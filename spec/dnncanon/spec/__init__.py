@@ -92,6 +92,7 @@ FAMILIES = (
     "reduce",
     "softmax",
     "dropout",
+    "loss",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 

@@ -1,0 +1,195 @@
+"""Defects of the losses' kernels and of their launches."""
+
+from dnncanon.gpu.mutants.making import mutants_of
+
+_FORWARD, _BACKWARD, _CTC = "cross_entropy_forward", "cross_entropy_backward", "ctc_loss"
+
+_row = mutants_of("kernels.cross_entropy", primitive=_FORWARD, backend="gpu")
+_call = mutants_of("loss", primitive=_FORWARD, backend="gpu")
+_ctc = mutants_of("kernels.ctc", primitive=_CTC, backend="gpu")
+_integer = mutants_of("kernels.integers", primitive=_CTC, backend="gpu")
+
+MUTANTS = (
+    _row(
+        "loss_spread_not_moved",
+        "arithmetic",
+        "Σ w·(m − x) does not grow with the maximum",
+        "a[2] + (b[2] + b[3] * gap), a[3] + b[3]",
+        "a[2] + b[2], a[3] + b[3]",
+    ),
+    _row(
+        "loss_part_of_nothing_has_a_maximum",
+        "special",
+        "the distance of a maximum from nothing, Inf, is multiplied by a sum of no weights",
+        "    if a[1] == 0:\n        return b\n    if b[1] == 0:\n        return a\n    top",
+        "    top",
+    ),
+    _row(
+        "loss_of_rounded_stats",
+        "precision",
+        "x_t is subtracted from m + ln s",
+        "value = count * (ln_s - (x - m))",
+        "value = count * ((m + ln_s) - x)",
+    ),
+    _row(
+        "loss_ignored_is_nan",
+        "attribute",
+        "a row that is ignored has no class",
+        "    if target == ignore_index:\n",
+        "    if target == ignore_index and target < -100:\n",
+    ),
+    _row(
+        "loss_largest_class_missing",
+        "bounds",
+        "the last class is none",
+        "return target if 0 <= target < classes else",
+        "return target if 0 <= target < classes - 1 else",
+    ),
+    _row(
+        "loss_no_class_is_no_error",
+        "validation",
+        "a target that is no class gives 0",
+        "                value = no_number\n",
+        "                value = zero\n",
+    ),
+    _row(
+        "loss_stats_of_infinity",
+        "special",
+        "stats of infinite rows are NaN",
+        "m if m - m != zero else m + ln_s",
+        "m + ln_s",
+    ),
+    _row(
+        "loss_mean_not_divided",
+        "arithmetic",
+        "the mean is the sum",
+        "return state[0] / state[1] if mean else state[0]",
+        "return state[0]",
+    ),
+    _row(
+        "loss_gradient_one_class_on",
+        "index",
+        "1 is subtracted from the class behind the target",
+        "(power - one if index == known[3] else power)",
+        "(power - one if index == known[3] + 1 else power)",
+        _BACKWARD,
+    ),
+    _row(
+        "loss_gradient_of_ignored_row",
+        "output",
+        "a row that is ignored has a gradient of NaN",
+        "return zero if known[3] == IGNORED else no_number",
+        "return no_number",
+        _BACKWARD,
+    ),
+    _row(
+        "loss_gradient_spread_unweighted",
+        "attribute",
+        "what is spread is not weighted",
+        "(power * total - w) * share",
+        "(power * total - one) * share",
+        _BACKWARD,
+    ),
+    _call(
+        "loss_weight_stride_ignored",
+        "index",
+        "weights are taken for adjacent",
+        'step = run.inputs["weight"].strides[0] if p.weighted else 0',
+        "step = 1 if p.weighted else 0",
+    ),
+    _call(
+        "loss_gradient_of_one_row_for_all",
+        "index",
+        "the gradient by the first row's loss is taken for all",
+        'dloss = dloss if p.reduction == "none" else _for_all_rows(dloss, p)',
+        "dloss = _for_all_rows(dloss, p)",
+        _BACKWARD,
+    ),
+    _integer(
+        "loss_int64_is_int32",
+        "precision",
+        "integers of 64 bits lose their upper half's sign",
+        "return (low & _int64(0xFFFFFFFF)) | _int64(words[_uint64(at + 1)]) << _int64(32)",
+        "return low & _int64(0xFFFFFFFF)",
+        _FORWARD,
+    ),
+    _ctc(
+        "ctc_skips_between_equal_labels",
+        "arithmetic",
+        "a blank between equal labels may be left out",
+        "return integer_at(labels, place, long) != integer_at(labels, place - step, long)",
+        "return True",
+    ),
+    _ctc(
+        "ctc_sum_of_nothing",
+        "special",
+        "−Inf is subtracted from −Inf",
+        "    if top == -inf:\n        return top\n",
+        "",
+    ),
+    _ctc(
+        "ctc_old_steps",
+        "memory",
+        "one buffer holds what is read and what is written",
+        "now = (2 * n + t % 2) * states_kept",
+        "now = (2 * n + (t + 1) % 2) * states_kept",
+    ),
+    _ctc(
+        "ctc_no_barrier_between_steps",
+        "synchronisation",
+        "a step's states are read before all of them are there",
+        "                    s += threads\n                cuda.syncthreads()\n                t += 1\n",
+        "                    s += threads\n                t += 1\n",
+        check=True,
+    ),
+    _ctc(
+        "ctc_later_occurrences_overwrite",
+        "output",
+        "each occurrence of a label writes its own shares",
+        "chain = following if former < 0 else -1 - following",
+        "chain = following",
+    ),
+    _ctc(
+        "ctc_chain_of_one",
+        "bounds",
+        "a label's later occurrences are left out",
+        "at = following if following >= 0 else -1 - following",
+        "at = length",
+    ),
+    _ctc(
+        "ctc_blank_of_the_end_missing",
+        "bounds",
+        "the blank behind the last label has no share",
+        "                while i <= length:\n",
+        "                while i < length:\n",
+    ),
+    _ctc(
+        "ctc_labels_not_examined",
+        "validation",
+        "a label that is no class is read like any other",
+        "if label < 0 or label >= classes or label == blank:",
+        "if label < 0:",
+    ),
+    _ctc(
+        "ctc_gradients_beyond_the_input_length",
+        "attribute",
+        "all steps count",
+        "            counts = t < steps\n",
+        "            counts = t <= steps\n",
+    ),
+    _ctc(
+        "ctc_modes_swapped",
+        "attribute",
+        "an impossible sample has gradients of NaN unless they are skipped",
+        "(is_skip or ln_p != ln_p)",
+        "(not is_skip or ln_p != ln_p)",
+    ),
+    _ctc(
+        "ctc_two_steps_kept_for_three",
+        "launch",
+        "with costs alone α has room for one step",
+        "kept = p.steps if p.gradients else 2",
+        "kept = p.steps if p.gradients else 1",
+        check=True,
+    ),
+)

@@ -1,0 +1,182 @@
+"""Defects planted in the definitions of the losses."""
+
+from dnncanon.spec.mutant import Mutant
+
+_FORWARD, _BACKWARD, _CTC = "cross_entropy_forward", "cross_entropy_backward", "ctc_loss"
+
+
+def _loss(name: str, kind: str, doc: str, old: str, new: str, primitive: str) -> Mutant:
+    full, module = f"reference.loss_{name}", "dnncanon.reference.loss"
+    return Mutant(full, kind, doc, module, old, new, "reference", primitive)
+
+
+MUTANTS = (
+    _loss(
+        "of_rounded_stats",
+        "precision",
+        "the loss is stats − x_t, of stats in float32",
+        "surprise = each * ln_sum - each * shifted",
+        "surprise = each * (_stats(x)[..., None].astype(np.float32) - x)",
+        _FORWARD,
+    ),
+    _loss(
+        "smoothing_spread_without_weights",
+        "attribute",
+        "the share of all classes is not weighted",
+        "spread = np.sum(surprise, axis=-1) * (p.label_smoothing / p.classes)",
+        "spread = np.sum(ln_sum - shifted, axis=-1) * (p.label_smoothing / p.classes)",
+        _FORWARD,
+    ),
+    _loss(
+        "smoothing_added",
+        "arithmetic",
+        "the target's own share is not reduced",
+        "loss = loss * (1.0 - p.label_smoothing) + spread",
+        "loss = loss + spread",
+        _FORWARD,
+    ),
+    _loss(
+        "mean_over_rows",
+        "arithmetic",
+        "the mean divides by the number of rows that count, not by their weights",
+        "    return np.sum(np.where(counts, _target_weight(p, target, weight), 0.0))\n",
+        "    return float(np.count_nonzero(counts))\n",
+        _FORWARD,
+    ),
+    _loss(
+        "ignored_rows_divide",
+        "bounds",
+        "the mean divides by all rows",
+        "counts = (target != p.ignore_index) & _is_class(p, target)",
+        "counts = _is_class(p, target)",
+        _FORWARD,
+    ),
+    _loss(
+        "ignored_rows_show",
+        "attribute",
+        "rows that are ignored count",
+        "np.where(target == p.ignore_index, 0.0, np.where(_is_class(p, target), x, np.nan))",
+        "np.where(_is_class(p, target), x, 0.0)",
+        _FORWARD,
+    ),
+    _loss(
+        "no_class_is_no_error",
+        "validation",
+        "a target that is no class gives 0",
+        "np.where(_is_class(p, target), x, np.nan)",
+        "np.where(_is_class(p, target), x, 0.0)",
+        _FORWARD,
+    ),
+    _loss(
+        "stats_of_infinity_are_nan",
+        "special",
+        "an infinite maximum is subtracted for stats",
+        "shift = np.where(np.isinf(largest), 0.0, largest)",
+        "shift = largest",
+        _FORWARD,
+    ),
+    _loss(
+        "gradient_classes_not_moved_back",
+        "index",
+        "the classes of a gradient stay in the last dim",
+        "return np.moveaxis(_of_rows(p, target[..., None], gradient), -1, p.axis)",
+        "return _of_rows(p, target[..., None], gradient).reshape(p.shape)",
+        _BACKWARD,
+    ),
+    _loss(
+        "gradient_without_weight",
+        "attribute",
+        "the target's weight is left out of the gradient",
+        "dx = _target_weight(p, target, weight)[..., None] * dx",
+        "dx = 1.0 * dx",
+        _BACKWARD,
+    ),
+    _loss(
+        "gradient_of_mean_not_divided",
+        "arithmetic",
+        "the gradient of the mean is that of the sum",
+        "dloss = dloss / _total_weight(p, target, weight)",
+        "dloss = 1.0 * dloss",
+        _BACKWARD,
+    ),
+    _loss(
+        "gradient_of_smoothing_with_one_weight",
+        "arithmetic",
+        "the probability is multiplied by the number of classes, not by their weights",
+        "(1.0, float(p.classes)) if weight is None else (weight, np.sum(weight))",
+        "(1.0, float(p.classes)) if weight is None else (weight, float(p.classes))",
+        _BACKWARD,
+    ),
+    _loss(
+        "ctc_skips_between_equal_labels",
+        "index",
+        "a blank between equal labels may be left out",
+        "    skips[:, 2:] = states[:, 2:] != states[:, :-2]\n",
+        "    skips[:, 3::2] = True\n",
+        _CTC,
+    ),
+    _loss(
+        "ctc_never_skips",
+        "arithmetic",
+        "no blank may be left out",
+        "came = np.logaddexp(came, np.where(skips, _moved(alpha, 2), -np.inf))",
+        "came = np.logaddexp(came, np.where(False & skips, _moved(alpha, 2), -np.inf))",
+        _CTC,
+    ),
+    _loss(
+        "ctc_ends_in_the_last_label_only",
+        "bounds",
+        "a blank behind the last label does not count",
+        "    return (behind == 0) | (behind == 1)\n",
+        "    return (behind == 1) | ((behind == 0) & (label_lengths[:, None] == 0))\n",
+        _CTC,
+    ),
+    _loss(
+        "ctc_input_lengths_ignored",
+        "attribute",
+        "all steps count",
+        "return legal & has_steps, np.where(has_steps, input_lengths, float(p.steps))",
+        "return legal & has_steps, np.where(has_steps, float(p.steps), float(p.steps))",
+        _CTC,
+    ),
+    _loss(
+        "ctc_gradients_beyond_the_input_length",
+        "output",
+        "steps that do not count keep their probabilities: tensorflow#41280",
+        "return -ln_p, np.where(counts[..., None], gradients, 0.0)",
+        "return -ln_p, np.where(counts[..., None], gradients, np.exp(ln_y))",
+        _CTC,
+    ),
+    _loss(
+        "ctc_blank_is_the_first_class",
+        "attribute",
+        "the blank is class 0 in the states",
+        "states = np.full((p.batch, p.states), p.blank)",
+        "states = np.full((p.batch, p.states), 0)",
+        _CTC,
+    ),
+    _loss(
+        "ctc_beta_counts_its_own_step",
+        "arithmetic",
+        "y of the step itself is in both α and β",
+        "        betas.append(beta)\n",
+        "        betas.append(beta + ln_z[t])\n",
+        _CTC,
+    ),
+    _loss(
+        "ctc_modes_swapped",
+        "attribute",
+        "an impossible sample has gradients of NaN unless they are skipped",
+        'nothing = 0.0 if p.oob_gradients == "zero" else np.nan',
+        'nothing = 0.0 if p.oob_gradients == "skip" else np.nan',
+        _CTC,
+    ),
+    _loss(
+        "ctc_probabilities_normalised_again",
+        "attribute",
+        "probabilities go through a softmax too",
+        'ln_y = _log_softmax(activations) if p.norm_mode == "softmax" else np.log(activations)',
+        "ln_y = _log_softmax(activations)",
+        _CTC,
+    ),
+)
