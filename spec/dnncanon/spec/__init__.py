@@ -93,6 +93,7 @@ FAMILIES = (
     "softmax",
     "dropout",
     "loss",
+    "sampler",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
