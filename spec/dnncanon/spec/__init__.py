@@ -94,6 +94,7 @@ FAMILIES = (
     "dropout",
     "loss",
     "sampler",
+    "quantize",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
