@@ -95,6 +95,7 @@ FAMILIES = (
     "loss",
     "sampler",
     "quantize",
+    "transform",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
