@@ -96,6 +96,7 @@ FAMILIES = (
     "sampler",
     "quantize",
     "transform",
+    "movement",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 

@@ -1,0 +1,136 @@
+"""Defects of data movement, and of the kernels that move words."""
+
+from dnncanon.gpu.mutants.making import mutants_of
+
+_moving = mutants_of("kernels.moving", primitive="transform_tensor", backend="gpu")
+_views = mutants_of("movement", primitive="pad", backend="gpu")
+
+MUTANTS = (
+    _moving(
+        "movement_tail_lost",
+        "bounds",
+        "the last bytes behind words of 16 are not copied",
+        "x, y = (_stretch(array, whole, space.size) for array in (x, y))",
+        "x, y = (_stretch(array, whole - 1, space.size - 1) for array in (x, y))",
+    ),
+    _moving(
+        "movement_words_too_wide",
+        "memory",
+        "words are as wide as the last dim allows, whatever the other strides",
+        "steps += [s * size for by in space.strides[:count] for s in by[:-1]]",
+        "steps += []",
+    ),
+    _moving(
+        "movement_tile_not_awaited",
+        "synchronisation",
+        "the tile is read before all have written it",
+        "                    tile[k, lane] = load(x, at[0] + row * steps[0] + column * steps[2])\n"
+        "            cuda.syncthreads()\n",
+        "                    tile[k, lane] = load(x, at[0] + row * steps[0] + column * steps[2])\n",
+        "transpose",
+        check=True,
+    ),
+    _moving(
+        "movement_tile_edge",
+        "bounds",
+        "a row is left out between tiles",
+        "row0 = number // across % down * TILE",
+        "row0 = number // across % down * (TILE + 1)",
+        "transpose",
+    ),
+    _moving(
+        "movement_other_dims_of_tiles",
+        "index",
+        "all tiles are of the first matrix",
+        "places(digits_of(number // (across * down), extents), strides, bases)",
+        "places(digits_of(number * 0, extents), strides, bases)",
+        "transpose",
+    ),
+    _moving(
+        "movement_coordinate_at_the_end",
+        "bounds",
+        "the place behind the last element counts as one of them",
+        "inside = inside and 0 <= c and c < limits[{k}]",
+        "inside = inside and 0 <= c and c <= limits[{k}]",
+        "pad",
+        check=True,
+    ),
+    _moving(
+        "movement_between_elements",
+        "bounds",
+        "places between those of a slice have the element before them",
+        "inside = inside and c % steps[{k}] == 0",
+        "inside = inside and c % steps[{k}] >= 0",
+        "slice_backward",
+    ),
+    _moving(
+        "movement_fill_of_half_a_word",
+        "memory",
+        "of 8 bytes that are filled in the first element is set",
+        "word.tobytes() * (8 // word.itemsize)",
+        "word.tobytes()",
+        "set_tensor",
+    ),
+    _moving(
+        "movement_reshape_by_address",
+        "index",
+        "a reshape takes elements in the order of the result's dims",
+        "(x_at,) = places(x_digits, x_strides, x_base)",
+        "(x_at,) = places(y_digits, x_strides, x_base)",
+        "reshape",
+    ),
+    _views(
+        "movement_pad_behind",
+        "attribute",
+        "all padding is behind",
+        "Coordinate(weights, -start[d], n, x.strides[d], step[d])",
+        "Coordinate(weights, 0, n, x.strides[d], step[d])",
+    ),
+    _views(
+        "movement_value_ignored",
+        "attribute",
+        "padding is 0",
+        'run.outputs["y"], p.pre, (1,) * len(p.shape), p.value)',
+        'run.outputs["y"], p.pre, (1,) * len(p.shape), 0.0)',
+    ),
+    _views(
+        "movement_orders_swapped",
+        "attribute",
+        "depth goes behind the channel where it goes before it",
+        'if p.order == "DCR":',
+        'if p.order == "CRD":',
+        "space_to_depth",
+    ),
+    _views(
+        "movement_stride_of_a_slice",
+        "attribute",
+        "a slice starts where it should and takes every element",
+        "strides = tuple(n * stride for n, stride in zip(step, array.strides, strict=True))",
+        "strides = array.strides",
+        "slice_forward",
+    ),
+    _views(
+        "movement_last_part_left_out",
+        "launch",
+        "the last tensor is not copied",
+        'for part, k in zip(_parts(run.outputs["y"], run.problem), run.inputs, strict=True):',
+        'for part, k in list(zip(_parts(run.outputs["y"], run.problem), run.inputs, strict=True))[:-1]:',
+        "concat_forward",
+    ),
+    _views(
+        "movement_permutation_inverted",
+        "index",
+        "dims go to the places that they should come from",
+        "strides = tuple(x.strides[dim] for dim in run.problem.permutation)",
+        "strides = tuple(x.strides[run.problem.permutation.index(d)] for d in range(x.ndim))",
+        "transpose",
+    ),
+    _views(
+        "movement_band_of_the_other_side",
+        "attribute",
+        "upper is taken for lower",
+        "_rows(run, (-1, 1), p.lower, p.width)",
+        "_rows(run, (-1, 1), p.upper, p.width)",
+        "expand_band_matrix",
+    ),
+)
