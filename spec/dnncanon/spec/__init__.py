@@ -97,6 +97,7 @@ FAMILIES = (
     "quantize",
     "transform",
     "movement",
+    "columns",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
