@@ -98,6 +98,7 @@ FAMILIES = (
     "transform",
     "movement",
     "columns",
+    "rope",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
