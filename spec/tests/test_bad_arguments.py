@@ -97,6 +97,9 @@ NO_INTEGER: dict[str, Callable[[], Any]] = {
 
 X, W, BIAS = np.ones((2, 4, 8, 8), "f"), np.ones((4, 2, 3, 3), "f"), np.ones(4, "f")
 DY, ONE = np.ones((2, 4, 6, 6), "f"), np.ones((2, 4, 1, 1), "f")
+CLASSES = np.ones((2, 8, 8), "i8")
+POINTS = np.ones((2, 6, 6, 2), "f")
+SEQUENCES, FILTERS = np.ones((2, 3, 5), "f"), np.ones((3, 4), "f")
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "conv_forward": ((X, W), {"groups": 2}),
     "conv_backward_data": ((DY, W), {"groups": 2}),
@@ -118,11 +121,20 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "reduce_backward": ((np.ones((), "f"), X), {"op": "max"}),
     "softmax_forward": ((X,), {}),
     "softmax_backward": ((X, X), {}),
+    "cross_entropy_forward": ((X, CLASSES), {}),
+    "cross_entropy_backward": ((X, CLASSES, X[:, 0], np.ones((), "f")), {}),
+    "ctc_loss": ((X[0], np.ones((8, 3), "i4"), np.ones(8, "i4"), np.ones(8, "i4")), {}),
     "dropout_forward": ((X,), {"probability": 0.5, "seed": 1}),
     "dropout_backward": ((DY,), {"probability": 0.5, "seed": 1}),
     "rng_bernoulli": ((), {"shape": (2, 3), "probability": 0.5, "seed": 1}),
     "rng_uniform": ((), {"shape": (2, 3), "seed": 1}),
     "rng_normal": ((), {"shape": (2, 3), "seed": 1}),
+    "affine_grid_forward": ((np.ones((2, 2, 3), "f"),), {"output_size": 3}),
+    "affine_grid_backward": ((POINTS,), {}),
+    "grid_sample_forward": ((X, POINTS), {}),
+    "grid_sample_backward": ((DY, X, POINTS), {}),
+    "rope_forward": ((X, np.ones((8, 3), "f")), {}),
+    "rope_backward": ((X, np.ones((8, 3), "f")), {}),
     "batch_norm_forward_training": ((X, BIAS, BIAS), {}),
     "batch_norm_inference": ((X, BIAS, BIAS, BIAS, BIAS), {}),
     "batch_norm_backward": ((X, X, BIAS), {}),
@@ -141,6 +153,40 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "lrn_backward": ((X, X), {}),
     "divisive_norm_forward": ((X,), {}),
     "divisive_norm_backward": ((X, X), {}),
+    "causal_conv_forward": ((SEQUENCES, FILTERS), {}),
+    "causal_conv_backward": ((SEQUENCES, SEQUENCES, FILTERS), {}),
+    "op_tensor": ((X, X, X), {"op": "add", "beta": 2}),
+    "add_tensor": ((X, X), {}),
+    "scale_tensor": ((X,), {"alpha": 2}),
+    "set_tensor": ((), {"shape": (2, 3), "value": 1}),
+    "cast": ((X,), {"dtype": "int8"}),
+    "transform_tensor": ((X,), {}),
+    "vectorize_channels": ((X,), {"width": 4}),
+    "unvectorize_channels": ((X,), {}),
+    "pad": ((X,), {"pre": (1,) * 4, "post": (0,) * 4}),
+    "crop": ((X,), {"pre": (1,) * 4, "post": (0,) * 4}),
+    "space_to_depth": ((X,), {"block": 2}),
+    "depth_to_space": ((X,), {"block": 2}),
+    "concat_forward": ((X, X), {"axis": 1}),
+    "concat_backward": ((X,), {"axis": 1, "sizes": (1, 3)}),
+    "slice_forward": ((X,), {}),
+    "slice_backward": ((X,), {"input_size": X.shape}),
+    "transpose": ((X,), {"permutation": (1, 0, 2, 3)}),
+    "reshape": ((X,), {"shape": (8, 64)}),
+    "contract_band_matrix": ((X,), {"lower": 1, "upper": 2}),
+    "expand_band_matrix": ((X,), {"columns": 5, "lower": 3, "upper": 4}),
+    "im2col": ((X,), {"filter_size": 3}),
+    "col2im": ((np.ones((2, 36, 36), "f"),), {"input_size": (8, 8), "filter_size": 3}),
+    "quantize_linear": ((X, np.ones(1, "f")), {"dtype": "int8"}),
+    "dequantize_linear": ((X.astype("i1"), np.ones(1, "f")), {}),
+    "block_scale_quantize": (
+        (X,),
+        {"dtype": "float8_e5m2", "scale_dtype": "float8_e8m0fnu", "block_size": 8},
+    ),
+    "block_scale_dequantize": (
+        (X.astype(ml_dtypes.float8_e5m2), X[..., :1].astype(ml_dtypes.float8_e8m0fnu)),
+        {"block_size": 8},
+    ),
 }
 ATTRIBUTES = [
     (primitive, attribute.name)

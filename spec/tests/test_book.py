@@ -63,7 +63,8 @@ def test_the_example_is_a_legal_call_with_its_cost(primitive: spec.Primitive[Any
     call = book._example(primitive)
     page = words(book.render(primitive))
     assert f"{call.flops:,} flops, {call.least_bytes:,} bytes" in page
-    assert call.flops > 0
+    only_moves = primitive.family == "movement" or primitive.name in ("im2col", "set_tensor")
+    assert (call.flops == 0) == only_moves
 
 
 @each_primitive

@@ -99,6 +99,7 @@ FAMILIES = (
     "movement",
     "columns",
     "rope",
+    "causal_conv",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 
