@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dnncanon.conformance.accuracy import SIGMAS
 from dnncanon.conformance.bounds import Expected, expectations
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.data import FILLS
@@ -170,9 +171,9 @@ def _einsum(block: int, subscripts: str, *operands: Array, **options: Any) -> Ar
 class Row:
     """What one primitive, dtype and data set used of its bounds, over cases and orders of summation.
 
-    ``bounded`` elements have a bound other than 0. ``max_sigmas`` and ``p99_sigmas`` are |error|/σ,
-    ``max_bound`` is |error|/bound; ``worst`` is the case of the last. An infinite ``max_bound`` says that an
-    error was made where none is allowed.
+    ``bounded`` elements have a bound beyond what an underflow may cost. ``max_sigmas`` and ``p99_sigmas``
+    are |error|/σ, ``max_bound`` is |error|/bound; ``worst`` is the case of the last. An infinite
+    ``max_bound`` says that an error was made where none is allowed.
     """
 
     primitive: str
@@ -240,7 +241,7 @@ def _row(cases: Sequence[Case], numerics: str) -> Row:
             pairs = zip(outputs, expected, strict=True)
             sigmas += [_in_sigmas(output, e) for output, e in pairs]
             elements += judgement.elements
-            bounded += sum(int(np.count_nonzero(e.bound)) for e in expected)
+            bounded += sum(int(np.count_nonzero(e.bound > _underflow(e))) for e in expected)
     every = np.concatenate(sigmas)
     max_bound, worst = max(used)
     return Row(
@@ -255,6 +256,11 @@ def _row(cases: Sequence[Case], numerics: str) -> Row:
         max_bound=max_bound,
         worst=worst,
     )
+
+
+def _underflow(expected: Expected) -> float:
+    """The bound of a 0 that may have been the smallest number: nothing uses it where no product is made."""
+    return SIGMAS * expected.dtype.smallest_subnormal
 
 
 def computed(

@@ -26,6 +26,22 @@ MUTANTS = (
         "vectorize_channels",
     ),
     _mutant(
+        "vectors_left_apart",
+        "index",
+        "the elements stay in the order of the vectors",
+        "return np.moveaxis(x, -1, 2).reshape(p.shape)",
+        "return x.reshape(p.shape)",
+        "unvectorize_channels",
+    ),
+    _mutant(
+        "depth_in_one_order",
+        "attribute",
+        "the depth is DCR whatever order says",
+        'if p.order == "DCR":  # n, p0',
+        "if p.order:  # n, p0",
+        "depth_to_space",
+    ),
+    _mutant(
         "pads_swapped",
         "attribute",
         "what goes before goes behind",

@@ -13,10 +13,9 @@ def _rope(
     new: str,
     primitive: str = "rope_forward",
     dtypes: tuple[str, ...] = ("float32",),
-    module: str = _MODULE,
 ) -> Mutant:
     return Mutant(
-        f"reference.rope_{name}", kind, doc, module, old, new, "reference", primitive, dtypes
+        f"reference.rope_{name}", kind, doc, _MODULE, old, new, "reference", primitive, dtypes
     )
 
 
@@ -101,15 +100,5 @@ MUTANTS = (
         "_turned(p, x, np.cos(angles), np.sin(angles))",
         "_turned(p, x, *(f(angles - np.float32(2 * np.pi) * np.rint(angles / (2 * np.pi))) "
         "for f in (np.cos, np.sin)))",
-    ),
-    _rope(
-        "halves_of_the_head",
-        "index",
-        "the second half begins in the middle of the head, whatever is turned",
-        "        return slice(begin, begin + pairs), slice(begin + pairs, end)\n",
-        "        middle = max(begin + pairs, self.shape[-1] // 2)\n"
-        "        middle = min(middle, self.shape[-1] - pairs)\n"
-        "        return slice(begin, begin + pairs), slice(middle, middle + pairs)\n",
-        module="dnncanon.spec.rope",
     ),
 )

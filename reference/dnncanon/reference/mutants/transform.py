@@ -74,6 +74,14 @@ MUTANTS = (
         "cast",
     ),
     _mutant(
+        "scale_ignored",
+        "attribute",
+        "alpha does not matter",
+        "return p.alpha * x",
+        "return 1.0 * x",
+        "scale_tensor",
+    ),
+    _mutant(
         "saturation_ignored",
         "attribute",
         "saturate does not matter",
