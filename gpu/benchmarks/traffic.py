@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(text, end="")
         return
     page = options.update.read_text(encoding="utf-8")
-    options.update.write_text(updated(page, text), encoding="utf-8")
+    options.update.write_text(updated(page, text, BEGIN, END), encoding="utf-8")
 
 
 if __name__ == "__main__":

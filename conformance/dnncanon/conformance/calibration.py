@@ -318,13 +318,13 @@ def _exact_or(ratio: float) -> str:
     return "exact" if ratio == 0 else f"{ratio:.3f}"
 
 
-def updated(text: str, new: str) -> str:
+def updated(text: str, new: str, begin: str = BEGIN, end: str = END) -> str:
     """``text`` with what is between its markers replaced; ValueError if it has none."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"no {BEGIN} … {END} in the file")
-    return f"{before}{BEGIN}\n{new}{END}{after}"
+    before, found_begin, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"no {begin} … {end} in the file")
+    return f"{before}{begin}\n{new}{end}{after}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
