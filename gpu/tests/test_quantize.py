@@ -15,7 +15,13 @@ from dnncanon.gpu.kernels.quantize import Format, quantized
 from dnncanon.gpu.runtime import as_strided, device, empty, to_device, to_host
 from dnncanon.gpu.runtime.emulated_device import EmulatedDevice
 from dnncanon.spec import DTYPES
-from dnncanon.spec.quantize import BLOCK_CODES, BLOCK_SCALES, FLOAT8, FORMATS, WITH_ZERO_POINT
+from dnncanon.spec.quantize_problem import (
+    BLOCK_CODES,
+    BLOCK_SCALES,
+    FLOAT8,
+    FORMATS,
+    WITH_ZERO_POINT,
+)
 
 Array = np.ndarray[Any, Any]
 NAN, INF = np.nan, np.inf

@@ -11,7 +11,14 @@ import dnncanon.reference as ref
 from dnncanon.reference.quantize import nearest
 from dnncanon.reference.rounding import rounded
 from dnncanon.spec import DTYPES, AttributeValueError, DTypeError, ShapeError
-from dnncanon.spec.quantize import BLOCK_CODES, CODES, FLOAT8, FORMATS, WIDE, WITH_ZERO_POINT
+from dnncanon.spec.quantize_problem import (
+    BLOCK_CODES,
+    CODES,
+    FLOAT8,
+    FORMATS,
+    WIDE,
+    WITH_ZERO_POINT,
+)
 
 Array = NDArray[Any]
 NAN, INF = np.nan, np.inf

@@ -13,7 +13,7 @@ from dnncanon import spec
 from dnncanon.gpu.primitive import GpuPrimitive, Implementation, Launch, Layouts, implements
 from dnncanon.gpu.runtime import DeviceArray, Strided, View, reinterpret
 from dnncanon.spec import dense_strides
-from dnncanon.spec.quantize import TILE_COLUMNS, TILE_ROWS, BlockProblem, LinearProblem
+from dnncanon.spec.quantize_problem import TILE_COLUMNS, TILE_ROWS, BlockProblem, LinearProblem
 
 # Kernels are imported by the first call: importing them imports Numba.
 

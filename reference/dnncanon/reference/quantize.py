@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dnncanon import spec
 from dnncanon.reference.definition import Array, Lift, defines
 from dnncanon.spec import DTYPES, DType
-from dnncanon.spec.quantize import TILE_COLUMNS, TILE_ROWS, BlockProblem, LinearProblem
+from dnncanon.spec.quantize_problem import TILE_COLUMNS, TILE_ROWS, BlockProblem, LinearProblem
 
 Floats = NDArray[np.float64]
 

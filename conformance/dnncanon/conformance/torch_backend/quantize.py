@@ -9,7 +9,7 @@ import torch
 
 from dnncanon import spec
 from dnncanon.spec import DTYPES, Unsupported
-from dnncanon.spec.quantize import LinearProblem
+from dnncanon.spec.quantize_problem import LinearProblem
 
 Tensor: TypeAlias = torch.Tensor
 
