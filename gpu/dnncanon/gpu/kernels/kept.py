@@ -8,7 +8,7 @@ no barrier; those of a warp lie side by side, so that no banks conflict. What ha
     slot = 0                                  before each loop over the columns
     w0 = x0[…]; {kept.keep("w{k}")}           in the first loop
     {kept.recall("w{k}", "x{k}[…]")}          in later ones
-    slot += 1
+    slot += 1                                 at the end of each turn
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,15 @@ BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The operands that are kept, as (number, type of a word, words of a column); and how many columns."""
+    """The operands that are kept, as (number, type of a word, words of a column); and how many columns.
+
+    Where they are read in ``chunked`` form, a column is a pair of uint64 (``ptx.load_chunk``), of which the
+    second is kept where there is something in it.
+    """
 
     operands: tuple[tuple[int, str, int], ...]
     slots: int
+    chunked: bool = False
 
     @classmethod
     def of(cls, dtypes: Mapping[int, str], count: int = 1) -> "Kept":
@@ -37,14 +42,14 @@ class Kept:
         words = {k: storage_of(DTYPES[name].numpy) for k, name in dtypes.items()}
         column = count * sum(word.itemsize for word in words.values())
         operands = tuple((k, word.name, count) for k, word in words.items())
-        return cls(operands, BYTES // column if column else 0)
+        return cls(operands, BYTES // max(1, column))
 
     @classmethod
     def chunks(cls, nbytes: Mapping[int, int]) -> "Kept":
-        """Operands that are read in chunks of so many bytes, each a pair of uint64 (``ptx.load_chunk``)."""
+        """Operands that are read in chunks of so many bytes."""
         operands = tuple((k, "uint64", 1 + (size > 8)) for k, size in nbytes.items())
         column = 8 * sum(words for _, _, words in operands)
-        return cls(operands, BYTES // column if column else 0)
+        return cls(operands, BYTES // max(1, column), chunked=True)
 
     @property
     def declared(self) -> str:
@@ -59,47 +64,32 @@ class Kept:
         """What the names in the lines mean."""
         return {f"kept_word{k}": getattr(types, name) for k, name, _ in self.operands}
 
-    def keep(self, word: str, element: str = "0") -> str:
-        """The statement that keeps ``word`` of each operand, the ``element``-th of the column."""
-        puts = [
-            f"kept{k}[{self._at(words, element)}] = {_named(word, k)}"
-            for k, _, words in self.operands
-        ]
+    def keep(self, name: str, element: str = "0") -> str:
+        """The statement that keeps ``name`` of each operand: its column, or that element of it."""
+        puts = []
+        for k, _, words in self.operands:
+            places = self._places(k, words, element)
+            values = [f"{name}[{half}]" for half in range(words)] if self.chunked else [name]
+            puts += [f"{at} = {_named(v, k)}" for at, v in zip(places, values, strict=True)]
         return f"if slot < {self.slots}: {'; '.join(puts)}" if puts else "pass"
 
-    def recall(self, word: str, read: str, element: str = "0") -> str:
-        """The lines that set ``word`` of each operand to what is kept, or else to what ``read`` reads."""
-        kept = [
-            f"{_named(word, k)} = kept{k}[{self._at(words, element)}]"
-            for k, _, words in self.operands
-        ]
-        reads = [f"{_named(word, k)} = {_named(read, k)}" for k, _, _ in self.operands]
-        if not kept:
-            return "pass"
-        return f"if slot < {self.slots}: {'; '.join(kept)}\nelse: {'; '.join(reads)}"
-
-    def keep_chunk(self, chunk: str) -> str:
-        puts = [
-            f"kept{k}[{self._at(words, str(half))}] = {_named(chunk, k)}[{half}]"
-            for k, _, words in self.operands
-            for half in range(words)
-        ]
-        return f"if slot < {self.slots}: {'; '.join(puts)}" if puts else "pass"
-
-    def recall_chunk(self, chunk: str, read: str) -> str:
+    def recall(self, name: str, read: str, element: str = "0") -> str:
+        """The lines that set ``name`` of each operand to what was kept, or else to what ``read`` reads."""
         kept, reads = [], []
         for k, _, words in self.operands:
-            low, high = (f"kept{k}[{self._at(words, half)}]" for half in "01")
-            kept.append(f"{_named(chunk, k)} = ({low}, {high if words > 1 else 'uint64(0)'})")
-            reads.append(f"{_named(chunk, k)} = {_named(read, k)}")
+            places = self._places(k, words, element)
+            if self.chunked:
+                places = [f"({places[0]}, {places[1] if words > 1 else 'uint64(0)'})"]
+            kept.append(f"{_named(name, k)} = {places[0]}")
+            reads.append(f"{_named(name, k)} = {_named(read, k)}")
         if not kept:
             return "pass"
         return f"if slot < {self.slots}: {'; '.join(kept)}\nelse: {'; '.join(reads)}"
 
-    @staticmethod
-    def _at(words: int, element: str) -> str:
-        column = "slot" if words == 1 else f"(slot * {words} + {element})"
-        return f"{column} * {THREADS} + thread"
+    def _places(self, k: int, words: int, element: str) -> list[str]:
+        """Where a column lies, both of its halves, or one element of it."""
+        elements = [str(half) for half in range(words)] if self.chunked else [element]
+        return [f"kept{k}[(slot * {words} + {e}) * {THREADS} + thread]" for e in elements]
 
 
 def _named(text: str, k: int) -> str:

@@ -11,7 +11,6 @@ workspace; the kernel then only applies, each block to a stretch of a row.
     row_map(SOFTMAX, (x,), (y,), axes=(1,), workspace=run.workspace, stream=run.stream)
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,6 +24,7 @@ from dnncanon.gpu.kernels.kept import Kept
 from dnncanon.gpu.kernels.lines import Signature, each, numbers, signature_of, tuple_of
 from dnncanon.gpu.kernels.reduction import SERIAL, Monoid, reduce, workspace_bytes
 from dnncanon.gpu.kernels.rows import BLOCKS, THREADS, Rows, spread_strides, team_of, team_reduce
+from dnncanon.gpu.kernels.scratch import Scratch
 from dnncanon.gpu.kernels.strided import Ints, Space, broadcast_strides
 from dnncanon.gpu.runtime import (
     DeviceArray,
@@ -33,7 +33,6 @@ from dnncanon.gpu.runtime import (
     kernel,
     launch,
     origin,
-    reinterpret,
 )
 from dnncanon.gpu.runtime.device_code import device_function, generated, types
 from dnncanon.gpu.runtime.device_index import advance, digits_of, places
@@ -75,11 +74,17 @@ def _as_it_is(scalars: int) -> Callable[..., Any]:
 
 def row_map_workspace_bytes(made: RowMap, x: Strided, axes: Sequence[int], dtype: str) -> int:
     """Of ``row_map`` for a first input with such strides, exactly; 0 where rows are not split."""
+    return _scratch(made, x, axes, dtype).nbytes
+
+
+def _scratch(made: RowMap, x: Strided, axes: Sequence[int], dtype: str) -> Scratch:
+    """An array for each number of the states of the rows, and what splitting them takes."""
     parts = workspace_bytes(made.monoid, x, axes, dtype)
     if parts == 0:
-        return 0
-    rows = math.prod(n for dim, n in enumerate(x.shape) if dim not in axes)
-    return parts + sum(_padded(rows * kind.itemsize) for kind in made.monoid.kinds(dtype))
+        return Scratch()
+    kept = tuple(1 if dim in axes else n for dim, n in enumerate(x.shape))
+    kinds = enumerate(made.monoid.kinds(dtype))
+    return Scratch(parts, **{f"state{k}": (kept, kind.name) for k, kind in kinds})
 
 
 def row_map(
@@ -102,9 +107,10 @@ def row_map(
     an array for each number and without the axes, rows are read once and no workspace is needed.
     """
     shape, dtype = inputs[0].shape, inputs[0].dtype.name
-    if not states and row_map_workspace_bytes(made, inputs[0], axes, dtype):
-        states, rest = _states(made, shape, axes, dtype, workspace)
-        monoid = made.states(len(scalars))
+    scratch = _scratch(made, inputs[0], axes, dtype)
+    if not states and scratch.nbytes:
+        states = tuple(scratch.arrays(workspace).values())
+        monoid, rest = made.states(len(scalars)), scratch.rest(workspace)
         reduce(monoid, inputs, states, axes, scalars, workspace=rest, stream=stream)
     of_row = _row_output(made, row_output, outputs[0])
     of_rows = (*of_row, *states)
@@ -151,27 +157,6 @@ def _positions(shape: Ints, axes: Sequence[int]) -> Ints:
     """Strides with which the place in a row counts, in C order of the axes."""
     inner = dict(zip(sorted(axes), dense_strides([shape[d] for d in sorted(axes)]), strict=True))
     return tuple(inner.get(d, 0) for d in range(len(shape)))
-
-
-def _states(
-    made: RowMap, shape: Ints, axes: Sequence[int], dtype: str, workspace: DeviceArray | None
-) -> tuple[tuple[DeviceArray, ...], DeviceArray]:
-    """An array for each number of the states of the rows, and the rest of the workspace."""
-    assert workspace is not None
-    memory = reinterpret(workspace, np.dtype(np.uint8))
-    kept = tuple(1 if dim in axes else n for dim, n in enumerate(shape))
-    found, at = [], 0
-    for kind in made.monoid.kinds(dtype):
-        size = math.prod(kept) * kind.itemsize
-        flat = reinterpret(replace(memory, pointer=memory.pointer + at, shape=(size,)), kind)
-        found.append(replace(flat, shape=kept, strides=dense_strides(kept)))
-        at += _padded(size)
-    return tuple(found), replace(memory, pointer=memory.pointer + at, shape=(memory.size - at,))
-
-
-def _padded(nbytes: int) -> int:
-    """So that the next array is aligned, whatever its type."""
-    return -(-nbytes // 8) * 8
 
 
 # --- The kernel -----------------------------------------------------------------------------------
@@ -335,9 +320,9 @@ if column < end:
         {each(kinds, "p{k} = identity{k}")}
         while column < pause:
             at = places(digits, strides, bases)
-            {_loading(call)}
+{indent(_loading(call), " " * 12)}
             for element in range({call.count}):
-                {_keeping(call)}
+{indent(_keeping(call), " " * 16)}
                 {lifted} = lift({_elements(call)}{call.scalars}{_place(call)})
                 {sums} = combine({part}, {element})
                 {each(kinds, "p{k} = kind{k}(t{k})")}
@@ -411,38 +396,40 @@ def _place(call: _Call) -> str:
 _CHUNK, _WORD = "load_chunk(x{k}, at[{k}])", "x{k}[uint64(at[{k}] + element)]"
 
 
+def _reads(call: _Call, name: str, read: str) -> str:
+    return "; ".join(f"{name} = {read}".replace("{k}", str(k)) for k in call.read) or "pass"
+
+
 def _loading(call: _Call) -> str:
     """The chunks of the inputs, which are kept."""
     if not call.aligned:
         return "pass"
-    loads = [f"c{k} = {_CHUNK.replace('{k}', str(k))}" for k in call.read]
-    return "; ".join(loads) + "\n            " + call.kept.keep_chunk("c{k}")
-
-
-def _loading_again(call: _Call) -> str:
-    return _again(call, "c{k}", _CHUNK, call.kept.recall_chunk("c{k}", _CHUNK), call.aligned)
+    return f"{_reads(call, 'c{k}', _CHUNK)}\n{call.kept.keep('c{k}')}"
 
 
 def _keeping(call: _Call) -> str:
     """The words of the inputs, which are kept."""
     if call.aligned:
         return "pass"
-    loads = [f"w{k} = {_WORD.replace('{k}', str(k))}" for k in call.read]
-    return "; ".join(loads or ["pass"]) + "\n                " + call.kept.keep("w{k}", "element")
+    return f"{_reads(call, 'w{k}', _WORD)}\n{call.kept.keep('w{k}', 'element')}"
+
+
+def _loading_again(call: _Call) -> str:
+    """The chunks as they were kept, or, where nothing was, read for the first time."""
+    if not call.aligned:
+        return "pass"
+    if call.given:
+        return _reads(call, "c{k}", _CHUNK)
+    return call.kept.recall("c{k}", _CHUNK)
 
 
 def _recalling(call: _Call) -> str:
-    return _again(call, "w{k}", _WORD, call.kept.recall("w{k}", _WORD, "element"), not call.aligned)
-
-
-def _again(call: _Call, name: str, read: str, recalled: str, wanted: bool) -> str:
-    """What was kept, or, where nothing was, read for the first time."""
-    if not wanted:
+    """The words, likewise."""
+    if call.aligned:
         return "pass"
-    if call.kept.slots:
-        return recalled
-    loads = [f"{name} = {read}".replace("{k}", str(k)) for k in call.read]
-    return "; ".join(loads or ["pass"])
+    if call.given:
+        return _reads(call, "w{k}", _WORD)
+    return call.kept.recall("w{k}", _WORD, "element")
 
 
 def _dropping(call: _Call) -> str:

@@ -194,24 +194,22 @@ MUTANTS = (
         "kept_slots_overlap",
         "memory",
         "half the threads share their slots with the next column of the other half",
-        'return f"{column} * {THREADS} + thread"',
-        'return f"{column} * {THREADS // 2} + thread"',
+        "{e}) * {THREADS} + thread]",
+        "{e}) * {THREADS // 2} + thread]",
     ),
     _kept(
         "kept_halves_swapped",
         "index",
         "the halves of a chunk come back the other way round",
-        """for half in "01")""",
-        """for half in "10")""",
+        "({places[0]}, {places[1] if words > 1 else",
+        "({places[-1]}, {places[0] if words > 1 else",
     ),
     _kept(
         "kept_one_column_too_many",
         "bounds",
         "a column without a slot is taken for a kept one",
-        "        return f\"if slot < {self.slots}: {'; '.join(kept)}\\nelse: {'; '.join(reads)}\"\n\n"
-        "    @staticmethod",
-        "        return f\"if slot <= {self.slots}: {'; '.join(kept)}\\nelse: {'; '.join(reads)}\"\n\n"
-        "    @staticmethod",
+        "return f\"if slot < {self.slots}: {'; '.join(kept)}",
+        "return f\"if slot <= {self.slots}: {'; '.join(kept)}",
         "softmax_backward",
     ),
 )
