@@ -15,11 +15,11 @@ def pointwise_operation(run: Launch[PointwiseProblem]) -> None:
     p, counting = run.problem, run.problem.mode == "gen_index"
     function, code = selected(p.dtype, p.mode)
     operands = [] if counting else [run.inputs[name] for name in MODES[p.mode].operands]
-    scalars = (*_scalars(p), *code)
-    elementwise(function, operands, (run.outputs["y"],), scalars, index=counting, stream=run.stream)
+    given = (*scalars(p), *code)
+    elementwise(function, operands, (run.outputs["y"],), given, index=counting, stream=run.stream)
 
 
-def _scalars(p: PointwiseProblem) -> tuple[float, ...]:
+def scalars(p: PointwiseProblem) -> tuple[float, ...]:
     """What the function of the mode takes behind its operands: its factors, or its parameters."""
     if p.mode == "gen_index":
         return math.prod(p.shape[p.axis + 1 :]), p.shape[p.axis]

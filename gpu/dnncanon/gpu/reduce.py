@@ -21,7 +21,7 @@ def _forward(run: Launch[Problem]) -> None:
     from dnncanon.gpu.kernels.reduction import reduce
 
     p = run.problem
-    monoid, scalars = _monoid(p)
+    monoid, scalars = monoid_of(p)
     outputs = [run.outputs[name] for name in ("y", "indices") if name in run.outputs]
     x = run.inputs["x"]
     reduce(monoid, (x,), outputs, p.axes, scalars, workspace=run.workspace, stream=run.stream)
@@ -31,10 +31,10 @@ def _forward_workspace(layouts: Layouts[Problem]) -> int:
     from dnncanon.gpu.kernels.reduction import workspace_bytes
 
     p = layouts.problem
-    return workspace_bytes(_monoid(p)[0], layouts.inputs["x"], p.axes, p.dtype)
+    return workspace_bytes(monoid_of(p)[0], layouts.inputs["x"], p.axes, p.dtype)
 
 
-def _monoid(p: Problem) -> tuple[Any, Scalars]:
+def monoid_of(p: Problem) -> tuple[Any, Scalars]:
     """What is combined, and its scalars."""
     from dnncanon.gpu.kernels import reduce as kernels
 

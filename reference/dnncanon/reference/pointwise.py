@@ -17,9 +17,13 @@ def pointwise_operation(
     """y = f(α1·x, α2·b, t)"""
     x = x if p.alpha1 == 1.0 else p.alpha1 * x
     b = b if b is None or p.alpha2 == 1.0 else p.alpha2 * b
-    if b is None:
-        return UNARY[p.mode](p, x)
-    return BINARY[p.mode](p, x, b) if t is None else TERNARY[p.mode](p, x, b, t)
+    return applied(p, *(operand for operand in (x, b, t) if operand is not None))
+
+
+def applied(p: PointwiseProblem, *operands: Array) -> Array:
+    """f(x), f(x, b) or f(x, b, t), of operands that are scaled already"""
+    table = (UNARY, BINARY, TERNARY)[len(operands) - 1]
+    return table[p.mode](p, *operands)
 
 
 def floor_mod(x: Array, b: Array) -> Array:
@@ -54,7 +58,7 @@ def index_along(p: PointwiseProblem) -> Array:
 
 P = PointwiseProblem
 
-UNARY: dict[str, Callable[[P, Array], Array]] = {
+UNARY: dict[str, Callable[..., Array]] = {
     "identity": lambda p, x: x,
     "abs": lambda p, x: np.abs(x),
     "neg": lambda p, x: -x,
@@ -81,7 +85,7 @@ UNARY: dict[str, Callable[[P, Array], Array]] = {
     "gen_index": lambda p, x: index_along(p),
 }
 
-BINARY: dict[str, Callable[[P, Array, Array], Array]] = {
+BINARY: dict[str, Callable[..., Array]] = {
     "add": lambda p, x, b: x + b,
     "sub": lambda p, x, b: x - b,
     "mul": lambda p, x, b: x * b,
@@ -111,6 +115,6 @@ BINARY: dict[str, Callable[[P, Array, Array], Array]] = {
     "logical_or": lambda p, x, b: np.logical_or(x, b),
 }
 
-TERNARY: dict[str, Callable[[P, Array, Array, Array], Array]] = {
+TERNARY: dict[str, Callable[..., Array]] = {
     "binary_select": lambda p, x, b, t: np.where(t != 0.0, x, b),
 }

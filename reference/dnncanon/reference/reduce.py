@@ -16,10 +16,13 @@ from dnncanon.spec.reduce import ReduceProblem
 @defines(spec.reduce_forward)
 def reduce_forward(p: ReduceProblem, x: Array) -> tuple[Array, Array | None]:
     """y of each set, and the place of its extremum."""
-    rows = _rows(p, x)
-    y = FORWARD[p.op](rows)
-    indices = _place_of_extremum(p.op, rows) if p.indices else None
-    return y.reshape(p.y_shape), None if indices is None else indices.reshape(p.y_shape)
+    indices = _place_of_extremum(p.op, _rows(p, x)) if p.indices else None
+    return reduced(p, x), None if indices is None else indices.reshape(p.y_shape)
+
+
+def reduced(p: ReduceProblem, x: Array) -> Array:
+    """y of each set"""
+    return FORWARD[p.op](_rows(p, x)).reshape(p.y_shape)
 
 
 @defines(spec.reduce_backward)

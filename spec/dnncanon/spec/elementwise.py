@@ -56,6 +56,32 @@ def same_shape(name: str, other: str) -> Constraint:
     return Constraint(f"{name} has the shape of {other}.", ShapeError, check, violate)
 
 
+def broadcastable() -> Constraint:
+    """Shapes of all tensors, of one rank, from which :func:`broadcast_shape` makes that of the result."""
+    text = "In each dim the extents of the tensors are equal, or 1."
+
+    def check(a: Arguments) -> str | None:
+        shapes = {name: t.shape for name, t in a.tensors.items()}
+        if all(len({*extents} - {1}) <= 1 for extents in zip(*shapes.values(), strict=True)):
+            return None
+        listed = " and ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
+        return f"{listed} do not fit together; pass extents that are equal or 1"
+
+    def violate(a: Arguments) -> Iterator[Arguments]:
+        for name, tensor in a.tensors.items():
+            yield a.with_tensor(name, shape=tuple(n + 2 for n in tensor.shape), strides=None)
+
+    return Constraint(text, ShapeError, check, violate)
+
+
+def broadcast_shape(a: Arguments) -> Shape:
+    """Of the tensors together: in each dim the extent that is not 1."""
+    return tuple(
+        next((n for n in extents if n != 1), 1)
+        for extents in zip(*(t.shape for t in a.tensors.values()), strict=True)
+    )
+
+
 def positive(name: str) -> Constraint:
     """A finite scalar attribute > 0."""
 

@@ -17,13 +17,15 @@ from dnncanon.spec.constraints import finite
 from dnncanon.spec.elementwise import (
     any_rank,
     boundary_shapes,
+    broadcast_shape,
+    broadcastable,
     drawn_broadcast,
     drawn_shape,
     legal_axis,
     positive,
     sprinkled,
 )
-from dnncanon.spec.errors import AttributeValueError, DTypeError, ShapeError
+from dnncanon.spec.errors import AttributeValueError, DTypeError
 from dnncanon.spec.primitive import (
     REQUIRED,
     Arguments,
@@ -188,21 +190,13 @@ def _upper_clip(a: Arguments) -> float:
     return math.inf if value is None else as_real(value)
 
 
-def _result_shape(a: Arguments) -> Shape:
-    """Of the tensors together: in each dim the extent that is not 1."""
-    return tuple(
-        next((n for n in extents if n != 1), 1)
-        for extents in zip(*(t.shape for t in a.tensors.values()), strict=True)
-    )
-
-
 def resolve(a: Arguments) -> PointwiseProblem:
     """The operation that legal arguments describe."""
     x = a.tensors["x"]
     reals = ("alpha1", "alpha2", "relu_lower_clip", "relu_lower_clip_slope", "elu_alpha")
     return PointwiseProblem(
         dtype=x.dtype,
-        shape=_result_shape(a),
+        shape=broadcast_shape(a),
         mode=a.attributes["mode"],
         axis=as_integer(a.attributes["axis"]) % x.rank,
         relu_upper_clip=_upper_clip(a),
@@ -289,23 +283,6 @@ def _other_dtypes() -> Constraint:
     return Constraint("b has the dtype of x, and t is bool.", DTypeError, check, violate)
 
 
-def _broadcastable() -> Constraint:
-    text = "In each dim the extents of the tensors are equal, or 1."
-
-    def check(a: Arguments) -> str | None:
-        shapes = {name: t.shape for name, t in a.tensors.items()}
-        if all(len({*extents} - {1}) <= 1 for extents in zip(*shapes.values(), strict=True)):
-            return None
-        listed = " and ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
-        return f"{listed} do not fit together; pass extents that are equal or 1"
-
-    def violate(a: Arguments) -> Iterator[Arguments]:
-        for name, tensor in a.tensors.items():
-            yield a.with_tensor(name, shape=tuple(n + 2 for n in tensor.shape), strides=None)
-
-    return Constraint(text, ShapeError, check, violate)
-
-
 def _scaling() -> Constraint:
     scaled = ", ".join(name for name, mode in MODES.items() if mode.scaled)
     text = f"alpha1 and alpha2 are 1 but for floating-point x and b of {scaled}."
@@ -351,23 +328,28 @@ def _clips_in_order() -> Constraint:
     return Constraint(text, AttributeValueError, check, violate)
 
 
-_CONSTRAINTS = (
-    _known_mode(),
-    _operands(),
-    any_rank("x", "b", "t"),
-    _mode_has_dtype(),
-    _other_dtypes(),
-    _broadcastable(),
-    finite("alpha1"),
-    finite("alpha2"),
-    _scaling(),
-    legal_axis("x"),
+PARAMETER_RULES = (
     finite("relu_lower_clip"),
     _clips_in_order(),
     finite("relu_lower_clip_slope"),
     finite("elu_alpha"),
     positive("softplus_beta"),
     positive("swish_beta"),
+)
+"""What the attributes may be that are about one function, whatever the tensors are."""
+
+_CONSTRAINTS = (
+    _known_mode(),
+    _operands(),
+    any_rank("x", "b", "t"),
+    _mode_has_dtype(),
+    _other_dtypes(),
+    broadcastable(),
+    finite("alpha1"),
+    finite("alpha2"),
+    _scaling(),
+    legal_axis("x"),
+    *PARAMETER_RULES,
 )
 
 

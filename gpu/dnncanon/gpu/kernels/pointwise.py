@@ -61,6 +61,25 @@ def selected(dtype: str, mode: str) -> tuple[Function, tuple[int, ...]]:
     return function, (codes[mode],)
 
 
+def plain(kind: str, mode: str, *, truths: bool = False) -> Function:
+    """The function of one mode alone, for numbers of ``kind`` or for truth values.
+
+    Behind its operands it takes what ``dnncanon.gpu.pointwise.scalars`` lists.
+    """
+    if mode in OTHERS:
+        return OTHERS[mode]
+    if mode in COMPARISONS:
+        return COMPARISONS[mode]
+    if truths:
+        return INTEGERS[len(MODES[mode].operands)][mode]
+    if mode in relu(kind):
+        return relu(kind)[mode]
+    if (name := mode[: -len("_fwd")]) in ACTIVATIONS:
+        found = activation.functions(kind)
+        return (found.forward if mode.endswith("_fwd") else found.backward)[ACTIVATIONS[name]]
+    return (unary(kind) | binary(kind))[mode]
+
+
 # --- Floats: f(x, α1) and f(x, b, α1, α2) ---------------------------------------------------------
 
 
