@@ -452,6 +452,24 @@ def test_values_far_below_the_largest_still_have_an_error() -> None:
     assert results.deviation()[1] > 3 * 2.0**-53 * 1e-250
 
 
+def test_what_is_chosen_keeps_its_error_beside_a_far_larger_constant() -> None:
+    tiny = 2.0**-630
+    small = ErrorArray(np.array([tiny]), Precision.of(DTYPES["float64"]), 1e-24, unit=tiny)
+    chosen: Any = np.where(np.array([False]), 1.0, small)
+    assert chosen.deviation() == pytest.approx(small.deviation(), rel=1e-6)
+    assert chosen.deviation() > 0.0
+
+
+def test_elements_between_the_same_two_numbers_are_rounded_alike() -> None:
+    """As 1 + e^−x for large x: their errors are no independent ones, of which a bias would be made."""
+    step = 2.0**-24
+    crowded: Any = 1.0 + carrying(np.linspace(0.6, 0.9, 500) * step)
+    assert crowded.settled().fan == 500
+    assert (1.0 / crowded).fan == 500
+    spread: Any = 1.0 + carrying(np.linspace(0.0, 1.0, 500))
+    assert spread.settled().fan == 1
+
+
 def test_functions_of_infinity_have_no_error_that_is_nan() -> None:
     with np.errstate(invalid="ignore"):
         results: list[Any] = [f(carrying([-np.inf])) for f in (np.exp, np.expm1, np.tanh)]
@@ -489,6 +507,17 @@ def test_what_a_selection_leaves_out_has_no_part_in_its_error(
     selected: Any = np.where(condition, kept, ErrorArray(np.array(left_out), FLOAT32, error))
     assert np.allclose(selected.total_variance()[:, 0] * selected.unit**2, 1e-12)
     assert not np.isfinite(selected.total_variance()[:, 1]).any()
+
+
+def test_an_infinite_sum_of_products_is_sure_unless_subnormal_factors_may_be_flushed() -> None:
+    left, right = [[np.inf, 1.0]], [[3.0], [0.1]]
+    with np.errstate(invalid="ignore"):
+        saturated: Any = np.tanh(np.matmul(carrying(left), carrying(right)))
+        flushing = Precision.of(DTYPES["float32"], flushes_subnormals=True)
+        flushed = np.matmul(carrying(left, flushing), carrying(right, flushing))
+    assert saturated.value.item() == 1.0
+    assert saturated.deviation().item() < 2.0**-20
+    assert np.isinf(flushed.variance.item())
 
 
 def test_the_exponential_of_minus_infinity_is_sure() -> None:

@@ -57,6 +57,18 @@ def test_sums_one_after_the_other_are_within_their_bounds(terms: str) -> None:
     assert 0.05 < largest_error(TERMS[terms]) < SIGMAS / 2
 
 
+def test_products_that_are_all_equal_drift_like_equal_terms() -> None:
+    """The mean square, in float32 one after the other, of 400 sums of 200 products of one pair each."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, 1), (1, 20)))
+    left, right = np.repeat(a, 200, axis=1), np.repeat(b, 200, axis=0)
+    expected = np.matmul(carrying(left.astype(np.float64)), carrying(right.astype(np.float64)))
+    terms = np.broadcast_to((a * b)[..., None], (20, 20, 200))
+    got = np.add.accumulate(terms, axis=-1, dtype=np.float32)[..., -1].astype(np.float64)
+    settled = expected.settled()
+    assert 0.1 < np.mean(np.square((got - settled.value) / settled.deviation())) < 1.0
+
+
 def test_terms_on_the_grid_of_their_sum_are_not_rounded() -> None:
     terms = np.full((1, 1000), 3.0)
     assert np.sum(carrying(terms), axis=1).settled().deviation().item() == 0.0

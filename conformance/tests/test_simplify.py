@@ -210,3 +210,16 @@ def test_an_output_with_strides_may_gain_a_dim_on_the_way() -> None:
     case = Case.parse("reduce_forward x=float32[2,3,4] y=:(2) op=add axes=0,2")
     simple = simplified(case, lambda c: (first(c).rank, c.call.outputs[0].rank) == (3, 1))
     assert str(simple) == "reduce_forward x=float32[1,1,1] op=add axes=0,1 fill=normal seed=0"
+
+
+def test_a_graph_is_reduced_to_the_part_that_fails() -> None:
+    case = Case.parse(
+        "pointwise_fusion a=float32[2,3] b=float32[2,1] c=float32[1,3] f=bool[2,3] "
+        "graph=t0=elu_fwd(add(mul(a,b),c),elu_alpha=1.5);binary_select(mul(tanh_fwd(t0),t0),0.5,f) "
+        "fill=mixed seed=7"
+    )
+    smallest = simplified(case, lambda one: "tanh_fwd" in str(one))
+    assert str(smallest) == "pointwise_fusion a=float32[1] graph=tanh_fwd(a) fill=normal seed=0"
+    smallest = simplified(case, lambda one: "elu_alpha" in str(one))
+    line = "pointwise_fusion a=float32[1] graph=elu_fwd(a,elu_alpha=1.5) fill=normal seed=0"
+    assert str(smallest) == line

@@ -380,6 +380,16 @@ def test_elements_without_deviation_or_value_take_no_part() -> None:
     assert result.bias == 0
 
 
+def test_elements_without_a_bound_take_no_part() -> None:
+    """They may be anything, and hide no bias of the others."""
+    value = 100 * random_values(1, 500)
+    expected = modelled(value)
+    expected.deviation[:250] = INF
+    result = verdict_on(value + np.sign(value), expected)
+    assert result.bias is not None
+    assert result.bias > 8
+
+
 # --- False alarms ---------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ in every tensor at once, guided by the symbolic dims of the specification alone.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 from dnncanon.conformance.case import Case, Strides
@@ -79,9 +79,11 @@ def _is_given(case: Case, attribute: Attribute) -> bool:
 
 
 def _magnitude(value: Any) -> int:
-    """The sum of the integers in a value; words and fractions count little."""
+    """The sum of the integers in a value, or the calls in a text; words and fractions count little."""
     if isinstance(value, tuple):
         return sum(map(_magnitude, value))
+    if isinstance(value, str):
+        return 1 + len(value) * value.count("(")
     return value if isinstance(value, int) else 1
 
 
@@ -90,6 +92,7 @@ def _steps(case: Case) -> Iterator[Case]:
     yield from _fewer_dims(case)
     yield from _fewer_entries(case)
     yield from _fewer_tensors(case)
+    yield from _simpler_texts(case)
     yield from _fewer_attributes(case)
     yield from _fewer_groups(case)
     yield from _smaller_extents(case)
@@ -139,6 +142,19 @@ def _fewer_tensors(case: Case) -> Iterator[Case]:
         if spec.optional and spec.name in case.arguments.tensors:
             tensors = {n: t for n, t in case.arguments.tensors.items() if n != spec.name}
             yield from _legal(case, replace(case.arguments, tensors=tensors), case.layouts)
+
+
+def _simpler_texts(case: Case) -> Iterator[Case]:
+    """A text, such as a graph, for a simpler one, without the tensors that it needs no more."""
+    tensors = case.arguments.tensors
+    optional = [t.name for t in case.primitive.inputs if t.optional and t.name in tensors]
+    for attribute in case.primitive.attributes:
+        simpler = getattr(attribute.kind, "simpler", None)
+        for value in simpler(case.arguments.attributes[attribute.name]) if simpler else ():
+            arguments = case.arguments.with_attributes(**{attribute.name: value})
+            for kept in (k for n in range(len(optional) + 1) for k in combinations(optional, n)):
+                fewer = {n: t for n, t in tensors.items() if n in kept or n not in optional}
+                yield from _legal(case, replace(arguments, tensors=fewer), case.layouts)
 
 
 def _fewer_attributes(case: Case) -> Iterator[Case]:

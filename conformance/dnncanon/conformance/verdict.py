@@ -185,7 +185,8 @@ def _statistics(error: Floats, got: Floats, expected: Expected) -> _Statistics |
     (stride 0, padding), whose errors are one error.
     """
     value, deviation = expected.value.ravel(), expected.deviation.ravel()
-    usable = np.isfinite(value) & np.isfinite(got.ravel()) & (deviation > 0.0)
+    usable = np.isfinite(value) & np.isfinite(got.ravel())
+    usable &= (deviation > 0.0) & np.isfinite(deviation)
     positions = np.flatnonzero(usable)[:MAX_SAMPLE]
     _, distinct = np.unique(value[positions], return_index=True)
     positions = positions[distinct]

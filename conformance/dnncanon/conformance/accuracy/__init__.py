@@ -46,8 +46,10 @@ grows the first terms are rounded by so much less that n of them drift by n·u·
 drift counts as a standard deviation, of which a bound takes 8. Terms on the grid are not rounded, and not
 counted; errors that equal terms have already are one error. Nor is the order random where equal terms follow
 each other, as they do in memory: the largest s² is v² and Σ (k·t)² over runs of equal terms.
+Products are looked at where all of a sum are equal, as those of operands with stride 0 are.
 
-*Products* inside a sum may or may not be rounded (FMA), so they count as rounded.
+*Products* inside a sum may or may not be rounded (FMA), so they count as rounded. A sum of them that is
+infinite is so for certain, unless a subnormal factor may be flushed, which makes Inf·0 of it.
 
 *Products of many factors* are made in any order too. The largest partial product that some order has is that
 of the factors above 1, the smallest that of those below. Where the largest overflows but the product does
@@ -89,9 +91,10 @@ whole tensor (:mod:`dnncanon.conformance.verdict`).
 
 *Discrete results.* A step function (sign, floor, rint) is exact where its argument's error does not reach
 over a step, and otherwise may be off by the height of the step; so is a
-remainder, whose step is the divisor. Comparisons, argmax, and whole numbers to count with that astype makes
-are plain arrays: where operands are so close that their errors may decide, a tie, the specification must say
-which results are right.
+remainder, whose step is the divisor. A comparison whose operands are so close that their errors may decide is
+:class:`Undecided` there: what ``where`` chooses by it may be the other operand, so that its error reaches that
+far, which at a kink is no further than the errors themselves. Argmax, and whole numbers to count with that
+astype makes, are plain arrays: of a tie, the specification must say which results are right.
 
 The bound itself is made in :mod:`dnncanon.conformance.bounds`.
 """
@@ -106,12 +109,14 @@ from dnncanon.conformance.accuracy.array import (
     quantum_of,
     unit_of,
 )
+from dnncanon.conformance.accuracy.undecided import Undecided
 
 __all__ = [
     "SIGMAS",
     "Common",
     "ErrorArray",
     "Precision",
+    "Undecided",
     "UnsupportedByModel",
     "arithmetic",
     "elementary",

@@ -142,6 +142,18 @@ def _of_alike_terms(a: ErrorArray, axis: Any, result: ErrorArray) -> Floats:
     return np.asarray(variance.reshape(result.shape))
 
 
+def _of_equal_terms(result: ErrorArray, count: int) -> Floats:
+    """What :func:`_of_alike_terms` says of sums of so many terms that are all equal."""
+    term = np.abs(np.nan_to_num(result.value, posinf=0.0, neginf=0.0)) / count
+    largest = math.sqrt(2.0) * count * term
+    _, exponent = np.frexp(largest)
+    digits = result.precision.digits
+    grid = np.maximum(np.ldexp(1.0, exponent - digits), result.precision.subnormal)
+    drift = count * np.abs(term - np.rint(term / grid) * grid)
+    deviation = np.minimum(drift, count * largest * 2.0**-digits / 4.0) / 2.0
+    return np.asarray(np.square(deviation / result.unit))
+
+
 _FEW_TERMS = 16
 """Of fewer, 8 deviations of independent roundings, 8·u·√n/3 of the sum, are more than n·u/2 in any case."""
 
@@ -337,8 +349,17 @@ def matmul(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     if a.common or b.common:
         left, right = _matmul_letters(a.ndim, b.ndim)
         return _contracted(a, b, left, right, _matmul_result(left, right))
-    value = np.matmul(a.value, b.value)
-    return _sum_of_products(a, b, value, np.matmul, a.shape[-1])
+    value, length = np.matmul(a.value, b.value), a.shape[-1]
+    result = _sum_of_products(a, b, value, np.matmul, length)
+    if length > 1 and b.ndim > 1 and _all_alike(a.value, -1) and _all_alike(b.value, -2):
+        # Equal products come of equal factors: their errors are one error.
+        result.variance = result.variance * length + _of_equal_terms(result, length)
+    return result
+
+
+def _all_alike(value: Floats, axis: int) -> bool:
+    """Whether elements differ along no more than the other axes, as those of stride 0 do."""
+    return np.array_equal(value, np.broadcast_to(np.take(value, [0], axis), value.shape))
 
 
 def _sum_of_products(
@@ -361,10 +382,13 @@ def _sum_of_products(
         terms = product(_counting(a), _counting(b))
     roundings = precision.variance * squares + terms * precision.underflow(unit)
     exact = precision.holds(np.sqrt(squares) * unit, quantum)
+    variance = variance + np.where(exact, 0.0, roundings)
+    if not precision.flushed:  # which may make Inf·0 of Inf times a subnormal number
+        variance = np.where(np.isinf(value), 0.0, variance)
     return ErrorArray(
         value,
         precision,
-        variance + np.where(exact, 0.0, roundings),
+        variance,
         terms=terms,
         squares=squares,
         quantum=quantum,

@@ -27,7 +27,8 @@ class Precision:
     """The format in which a backend computes: precision p in bits, and spacing of its subnormals.
 
     ``flushed`` is the largest result that may become zero, 0 where subnormals are kept; ``largest`` the
-    largest number; ``functions`` how accurate its elementary functions are.
+    largest number; ``functions`` how accurate its elementary functions are; ``transforms`` says that
+    convolutions are made by Fourier transforms.
     """
 
     digits: int
@@ -35,6 +36,7 @@ class Precision:
     flushed: float = 0.0
     largest: float = math.inf
     functions: Mapping[str, FunctionError] = field(default_factory=lambda: LIBRARY, hash=False)
+    transforms: bool = False
 
     @classmethod
     def of(
@@ -43,9 +45,12 @@ class Precision:
         *,
         flushes_subnormals: bool = False,
         functions: Mapping[str, FunctionError] = LIBRARY,
+        transforms: bool = False,
     ) -> "Precision":
         flushed = dtype.smallest_normal if flushes_subnormals else 0.0
-        return cls(dtype.digits, dtype.smallest_subnormal, flushed, dtype.max, functions)
+        return cls(
+            dtype.digits, dtype.smallest_subnormal, flushed, dtype.max, functions, transforms
+        )
 
     @property
     def smallest_normal(self) -> float:
@@ -273,7 +278,10 @@ class ErrorArray(NDArrayOperatorsMixin):
         variance = self.variance + np.where(exact, 0.0, rounding)
         if self.unit * 2.0**20 > self.precision.largest:
             variance = np.where(self._may_overflow(), np.inf, variance)
-        return self.with_variance(variance)
+        result = self.with_variance(variance)
+        once = ~exact & (np.broadcast_to(self.terms, exact.shape) <= 2.0)
+        result.fan = max(result.fan, _most_alike(self.value[once], self.precision))
+        return result
 
     def _may_overflow(self) -> NDArray[np.bool_]:
         """Where a partial sum in some order may exceed the format, though the sum does not.
@@ -303,7 +311,9 @@ class ErrorArray(NDArrayOperatorsMixin):
             )
             overflown = np.abs(self.value) > self.precision.largest
             rounding = np.where(overflown, squares, rounding)
-        return self.with_variance(self.variance + np.where(exact, 0.0, rounding))
+        result = self.with_variance(self.variance + np.where(exact, 0.0, rounding))
+        result.fan = max(result.fan, _most_alike(self.value[~exact], self.precision))
+        return result
 
     def deviation(self) -> Floats:
         """Standard deviation of the error."""
@@ -335,6 +345,14 @@ class ErrorArray(NDArrayOperatorsMixin):
         group = np.arange(array.size).reshape(array.shape)
         new = Common(np.sqrt(array.variance), group)
         return array.moved(_same, common={**array.common, next(_numbers): new}, variance=0.0)
+
+    def as_convolution(self, first: "ErrorArray", second: "ErrorArray") -> "ErrorArray":
+        """The array, of which the reference says that it is the convolution of two along their last axes."""
+        if not self.precision.transforms:
+            return self
+        from dnncanon.conformance.accuracy.transforms import convolved
+
+        return convolved(self, first, second)
 
     def with_variance(self, variance: Floats) -> "ErrorArray":
         """The same values with another error, and no sum pending."""
@@ -381,6 +399,9 @@ class ErrorArray(NDArrayOperatorsMixin):
         """A constant as an array; it is rounded to the format unless that can hold it."""
         if isinstance(other, ErrorArray):
             return other
+        if hasattr(other, "carried"):  # truth values that errors may decide: see undecided
+            carried: ErrorArray = other.carried()
+            return carried
         value = np.asarray(other, np.float64)
         unit = unit_of(value, self.precision)
         return ErrorArray(value, self.precision, quantum=quantum_of(value), unit=unit).rounded()
@@ -476,6 +497,20 @@ def _filled(part: Floats | float, shape: tuple[int, ...]) -> Floats:
 def _largest_group(group: NDArray[np.int64]) -> float:
     _, counts = np.unique(group, return_counts=True)
     return float(counts.max(initial=1))
+
+
+def _most_alike(value: Floats, precision: Precision) -> float:
+    """The most elements that lie between the same two numbers of the format, and are rounded alike.
+
+    So are those of 1 + e^−x for large x. Only where elements are so crowded that there must be such pairs.
+    """
+    if value.size < 2:
+        return 1.0
+    low, high = float(value.min()), float(value.max())
+    spacing = math.ldexp(1.0, math.frexp(max(abs(low), abs(high)))[1] - precision.digits)
+    if high - low >= value.size * spacing:
+        return 1.0
+    return _largest_group(np.floor(value / spacing).astype(np.int64))
 
 
 def quantum_of(value: Floats) -> float:

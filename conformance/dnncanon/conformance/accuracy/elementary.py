@@ -21,6 +21,7 @@ from dnncanon.conformance.accuracy.array import (
     scaled,
     unit_of,
 )
+from dnncanon.conformance.accuracy.undecided import Undecided
 
 # --- f(x) with its derivative, of x and f(x) ------------------------------------------------------
 
@@ -109,8 +110,11 @@ def power(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     value = np.power(a.value, b.value)
     constant = b.value == 0.0  # 0⁰ = 1 too, whose derivatives are 0·∞
     with np.errstate(all="ignore"):
-        slope = np.where(constant, 0.0, b.value * np.power(a.value, b.value - 1.0))
-        slopes: list[tuple[ErrorArray, Any]] = [(a, slope)]
+        # x^±Inf is 0, 1 or ±Inf, and 1^NaN and NaN^0 are 1, whatever the error of x.
+        settled = np.broadcast_to(constant | ~np.isfinite(b.value), value.shape)
+        slope = np.where(settled, 0.0, b.value * np.power(a.value, b.value - 1.0))
+        felt = _only(a, ~settled) if a.has_errors else a
+        slopes: list[tuple[ErrorArray, Any]] = [(felt, slope)]
         if b.has_errors:
             # x^b·log x is 0 at 0, where it reads 0·∞.
             slopes.append((b, np.where(value == 0.0, 0.0, value * np.log(a.value))))
@@ -186,7 +190,9 @@ def arctan2(like: ErrorArray, y: Any, x: Any) -> ErrorArray:
     value = np.arctan2(y.value, x.value)
     with np.errstate(all="ignore"):
         radius = np.hypot(x.value, y.value)
-        slopes = ((y, x.value / radius / radius), (x, -y.value / radius / radius))
+        far = np.isinf(radius)  # where the angle stays as it is
+        slope_y, slope_x = x.value / radius / radius, -y.value / radius / radius
+        slopes = ((y, np.where(far, 0.0, slope_y)), (x, np.where(far, 0.0, slope_x)))
     rounded = combined(value, slopes, unit_of(value, like.precision)).rounded("arctan2")
     sure = (value == 0.0) & (y.total_variance() == 0.0)
     rounded.variance = np.where(sure, 0.0, rounded.variance)
@@ -274,15 +280,38 @@ def clip(
 def where(condition: Any, a: Any = None, b: Any = None) -> Any:
     if a is None and b is None:
         return np.where(condition)
-    like = a if isinstance(a, ErrorArray) else b
-    if not isinstance(like, ErrorArray):
+    like = next((x for x in (a, b) if isinstance(x, ErrorArray)), None)
+    if like is None and isinstance(condition, Undecided):
+        like = condition.carried()
+    if like is None:
         raise TypeError("the condition of where carries errors; use a comparison as condition")
-    a, b = in_one_unit(like.lift(a).settled(), like.lift(b).settled())
-    value = np.where(condition, a.value, b.value)
-    chosen = np.broadcast_to(np.asarray(condition, np.bool_), value.shape)
+    a, b = like.lift(a).settled(), like.lift(b).settled()
+    holds = np.asarray(condition, np.bool_)
+    value = np.where(holds, a.value, b.value)
+    chosen = np.broadcast_to(holds, value.shape)
     quantum = min(a.quantum, b.quantum)
     operands = ((_only(a, chosen), 1.0), (_only(b, ~chosen), 1.0))
-    return combined(value, operands, a.unit, quantum)
+    # Not the larger operand's unit: where it is not chosen, the square of a small error would vanish in it.
+    result = combined(value, operands, unit_of(value, like.precision), quantum)
+    if isinstance(condition, Undecided):
+        other = where(~chosen, a, b)
+        return _either(result, other, np.broadcast_to(condition.undecided, value.shape))
+    return result
+
+
+def _either(result: ErrorArray, other: ErrorArray, undecided: NDArray[np.bool_]) -> ErrorArray:
+    """The result with an error that reaches to the other one, and over its error, where that may come.
+
+    Of a number and one that is not finite it is the number that anything may come for.
+    """
+    with np.errstate(all="ignore"):  # Inf − Inf
+        reach = np.square(np.nan_to_num(other.value - result.value) / result.unit / SIGMAS)
+        reach = reach + scaled(other.total_variance(), (other.unit / result.unit) ** 2)
+    finite = np.isfinite(result.value)
+    reach = np.where(finite == np.isfinite(other.value), reach, np.inf)
+    chosen = result.with_variance(result.variance + np.where(undecided, reach, 0.0))
+    chosen.value = np.where(undecided & ~finite, other.value, result.value)
+    return chosen
 
 
 def _only(a: ErrorArray, chosen: NDArray[np.bool_]) -> ErrorArray:
@@ -364,6 +393,22 @@ def _discrete(function: Callable[..., Any]) -> Callable[..., ErrorArray]:
     return rule
 
 
+def _comparison(function: Any) -> Callable[..., Any]:
+    """A plain array of what holds of the values; Undecided if operands' errors may make it otherwise."""
+
+    def rule(like: ErrorArray, a: Any, b: Any) -> Any:
+        plain = function(_values(a), _values(b))
+        if not any(isinstance(x, ErrorArray) and x.has_errors for x in (a, b)):
+            return plain
+        a, b = in_one_unit(like.lift(a).settled(), like.lift(b).settled())
+        variance = a.total_variance() + b.total_variance()
+        with np.errstate(invalid="ignore"):
+            near = _near(a.value - b.value, variance, a.unit) & (variance > 0.0)
+        return Undecided(plain, near, like.precision) if near.any() else plain
+
+    return rule
+
+
 _COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 _TESTS = (np.isnan, np.isfinite, np.isinf, np.signbit, np.logical_not)
 _LOGIC = (np.logical_and, np.logical_or, np.logical_xor)
@@ -384,7 +429,8 @@ UFUNCS.update(
     minimum=minimum,
     clip=lambda like, a, low, high: clip(a, low, high),
 )
-UFUNCS.update({f.__name__: _plain(f) for f in (*_COMPARISONS, *_TESTS, *_LOGIC)})
+UFUNCS.update({f.__name__: _comparison(f) for f in _COMPARISONS})
+UFUNCS.update({f.__name__: _plain(f) for f in (*_TESTS, *_LOGIC)})
 UFUNCS.update({f.__name__: _discrete(f) for f in (np.sign, np.floor, np.ceil, np.trunc, np.rint)})
 REDUCTIONS.update(
     logaddexp=logaddexp_of,
