@@ -36,11 +36,13 @@ class Definition:
         *,
         lifts: bool = False,
         whole: bool = False,
+        convolves: bool = False,
     ) -> None:
         self.primitive = primitive
         self.definition = definition
         self.lifts = lifts
         self.whole = whole
+        self.convolves = convolves
         self.__name__ = self.__qualname__ = primitive.name
         self.__module__ = definition.__module__
         self.__doc__ = docstring(primitive)
@@ -97,15 +99,32 @@ def _operand(tensor: Array, *, whole: bool) -> NDArray[Any]:
 
 
 def defines(
-    primitive: Primitive[Any], *, lifts: bool = False, whole: bool = False
+    primitive: Primitive[Any],
+    *,
+    lifts: bool = False,
+    whole: bool = False,
+    convolves: bool = False,
 ) -> Callable[[Callable[..., Array]], Definition]:
     """Decorate the function ``(problem, *tensors)`` that defines ``primitive``.
 
     With ``lifts`` it is ``(problem, lift, *tensors)``: numbers that are exact and come from no tensor, such
     as random bits, pass through ``lift`` before they are computed with, so that errors are carried from there.
     With ``whole`` integers and truth values come as int64, which holds them all; float64 has 53 digits.
+    With ``convolves`` it says which of its sums are convolutions, by :func:`convolution`.
     """
-    return lambda definition: Definition(primitive, definition, lifts=lifts, whole=whole)
+    return lambda definition: Definition(
+        primitive, definition, lifts=lifts, whole=whole, convolves=convolves
+    )
 
 
-__all__ = ["Array", "Definition", "Lift", "defines"]
+def convolution(total: Array, first: Array, second: Array) -> Array:
+    """``total`` as it is, said to be a convolution of two operands along the last axis, channel by channel.
+
+    A backend may compute it by Fourier transforms, whose errors are relative to the operands' norms: the
+    accuracy model's arrays are told.
+    """
+    told = getattr(total, "as_convolution", None)
+    return total if told is None else told(first, second)
+
+
+__all__ = ["Array", "Definition", "Lift", "convolution", "defines"]

@@ -1,229 +1,83 @@
 """Causal depthwise convolution in one dim, as state-space and long-convolution models have it: no output
 depends on a later input.
 
-Symbols: B batch, D channels, T steps, K taps of a channel's filter.
+Symbols: B batch, D channels, T steps, K taps of a channel's filter; P taps of a projection's.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from dnncanon.spec import causal_conv_domain as domain
 from dnncanon.spec.attributes import Choice
+from dnncanon.spec.causal_conv_problem import (
+    ACTIVATIONS,
+    PROJECTIONS,
+    CausalConvProblem,
+    GatedCausalConvProblem,
+    infer_backward,
+    infer_gated,
+    infer_gated_backward,
+    resolve,
+    resolve_gated,
+)
+from dnncanon.spec.causal_conv_rules import (
+    filters,
+    filters_of_projections,
+    one_per_channel,
+    one_sequence_per_channel,
+    sequences,
+    triples_of_sequences,
+)
 from dnncanon.spec.constraints import one_dtype, one_of
 from dnncanon.spec.conv_problem import MODES
+from dnncanon.spec.dtypes import DTYPES as TYPES
 from dnncanon.spec.elementwise import same_shape
-from dnncanon.spec.errors import ShapeError
-from dnncanon.spec.primitive import (
-    Arguments,
-    Attribute,
-    Boundary,
-    Constraint,
-    Draw,
-    DTypeRow,
-    Primitive,
-    Scale,
-    TensorSpec,
-    declare,
-)
-from dnncanon.spec.tensors import Shape, TensorType
+from dnncanon.spec.primitive import Attribute, DTypeRow, Primitive, TensorSpec, declare
+from dnncanon.spec.tensors import TensorType
+
+__all__ = ["ACTIVATIONS", "CausalConvProblem", "GatedCausalConvProblem"]
 
 DTYPES = (
-    DTypeRow("float64", ("ieee",)),
-    DTypeRow("float32", ("ieee", "ftz", "saturating", "fast_math")),
-    DTypeRow("float16", ("ieee", "ftz", "saturating", "fast_math")),
-    DTypeRow("bfloat16", ("ieee", "ftz", "saturating", "fast_math")),
+    DTypeRow("float64", ("ieee", "fft")),
+    *(
+        DTypeRow(name, ("ieee", "ftz", "saturating", "fast_math", "fft"))
+        for name in ("float32", "float16", "bfloat16")
+    ),
 )
-ACTIVATIONS = ("identity", "silu")
+_GATED_DTYPES = (
+    DTypeRow("float64", ("ieee",)),
+    *(DTypeRow(name, ("ieee", "ftz")) for name in ("float32", "float16", "bfloat16")),
+)
 
+_MODE = Attribute(
+    "mode", Choice(MODES), "Whether the last tap, or the first, meets step t.", MODES[0]
+)
 
-@dataclass(frozen=True, slots=True)
-class CausalConvProblem:
-    """A filter of ``taps`` for each of ``shape``'s D channels, over its T steps; ``shape`` is (B, D, T)."""
-
-    dtype: str
-    shape: Shape
-    taps: int
-    activation: str
-    mode: str
-    has_bias: bool
-
-    @property
-    def flips(self) -> bool:
-        """Whether the last tap, not the first, meets the present step."""
-        return self.mode == "cross_correlation"
-
-    @property
-    def terms(self) -> int:
-        """Products of the longest sum over taps."""
-        return min(self.taps, self.shape[2])
-
-
-def _resolve(a: Arguments) -> CausalConvProblem:
-    x, w = a.tensors["x"], a.tensors["w"]
-    return CausalConvProblem(
-        dtype=x.dtype,
-        shape=x.shape,
-        taps=w.shape[1],
-        activation=a.attributes["activation"],
-        mode=a.attributes["mode"],
-        has_bias="bias" in a.tensors,
-    )
-
-
-def _infer_backward(p: CausalConvProblem) -> tuple[TensorType | None, ...]:
-    channels = p.shape[1]
-    dbias = TensorType(p.dtype, (channels,)) if p.has_bias else None
-    return TensorType(p.dtype, p.shape), TensorType(p.dtype, (channels, p.taps)), dbias
-
-
-# --- Constraints ----------------------------------------------------------------------------------
-
-
-def _sequences() -> Constraint:
-    def check(a: Arguments) -> str | None:
-        shape = a.tensors["x"].shape
-        return None if len(shape) == 3 else f"x has shape {shape}; pass [B, D, T]"
-
-    def violate(a: Arguments) -> Iterator[Arguments]:
-        shape = a.tensors["x"].shape
-        yield a.with_tensor("x", shape=(*shape, 1), strides=None)
-        yield a.with_tensor("x", shape=shape[1:], strides=None)
-
-    return Constraint("x has the shape [B, D, T].", ShapeError, check, violate)
-
-
-def _filters() -> Constraint:
-    def check(a: Arguments) -> str | None:
-        shape, channels = a.tensors["w"].shape, a.tensors["x"].shape[1]
-        if len(shape) == 2 and shape[0] == channels and shape[1] >= 1:
-            return None
-        return f"w has shape {shape}, but x has D={channels}; pass [D, K], K >= 1"
-
-    def violate(a: Arguments) -> Iterator[Arguments]:
-        channels, taps = a.tensors["w"].shape
-        for shape in ((channels + 1, taps), (channels, 0), (channels, 1, taps)):
-            yield a.with_tensor("w", shape=shape, strides=None)
-
-    return Constraint("w has the shape [D, K], K >= 1.", ShapeError, check, violate)
-
-
-def _bias() -> Constraint:
-    def check(a: Arguments) -> str | None:
-        if "bias" not in a.tensors:
-            return None
-        shape, channels = a.tensors["bias"].shape, a.tensors["x"].shape[1]
-        return None if shape == (channels,) else f"bias has shape {shape}; pass [D] = ({channels},)"
-
-    def violate(a: Arguments) -> Iterator[Arguments]:
-        if "bias" in a.tensors:
-            (channels,) = a.tensors["bias"].shape
-            yield a.with_tensor("bias", shape=(channels + 1,), strides=None)
-            yield a.with_tensor("bias", shape=(channels, 1), strides=None)
-
-    return Constraint("bias has the shape [D].", ShapeError, check, violate)
-
-
-# --- The domain -----------------------------------------------------------------------------------
-
-_TAPS = (1, 2, 3, 4, 4, 5, 7, 8, 16, 33)
-_LONG = ("nothing", "nothing", "steps", "channels")
-
-
-def _call(
-    dtype: str, shape: Shape, taps: int, *, biased: bool, first: str, **attributes: str
-) -> Arguments:
-    """``first`` is "x", or "dy" for the gradients, which x then follows."""
-    tensors = {"dy": TensorType(dtype, shape)} if first == "dy" else {}
-    tensors |= {"x": TensorType(dtype, shape), "w": TensorType(dtype, (shape[1], taps))}
-    if biased:
-        tensors["bias"] = TensorType(dtype, (shape[1],))
-    return Arguments(tensors, {"activation": "identity", "mode": MODES[0], **attributes})
-
-
-def _domain(first: str) -> Callable[[Draw, Scale, str], Arguments]:
-    def domain(draw: Draw, scale: Scale, dtype: str) -> Arguments:
-        batch = draw.choice((*range(1, scale.batch + 1), *(1, 2, 3) * 6, 0))
-        channels, steps = draw.integer(1, scale.channels), draw.integer(1, 2 * scale.extent)
-        taps, biased = draw.choice(_TAPS), draw.choice((False, True))
-        activation, mode = draw.choice(ACTIVATIONS), draw.choice(MODES)
-        long, odd = draw.choice(_LONG), draw.integer(0, 15)
-        batch = min(batch, scale.batch)
-        # Backward: three sums over the taps.
-        budget = scale.multiplications // (8 * taps)
-        if long == "steps":
-            steps = max(steps, min(40 * steps, budget // max(1, batch * channels)) - odd)
-        if long == "channels":
-            channels = max(channels, min(20 * channels, budget // max(1, batch * steps)) - odd)
-        while batch * channels * steps > max(1, budget):
-            channels, steps = (
-                (max(1, channels // 2), steps) if channels > steps else (channels, steps // 2)
-            )
-        shape = (batch, channels, steps)
-        return _call(
-            dtype, shape, taps, biased=biased, first=first, activation=activation, mode=mode
-        )
-
-    return domain
-
-
-def _all_boundaries() -> Iterator[tuple[str, Shape, int, Mapping[str, str]]]:
-    """Name, shape, taps and attributes, the cheapest first."""
-    silu = {"activation": "silu"}
-    yield "empty batch", (0, 2, 5), 3, {}
-    yield "no channels", (2, 0, 5), 3, {}
-    yield "no steps", (2, 3, 0), 3, {}
-    yield "one tap", (2, 3, 5), 1, silu
-    yield "as many taps as steps", (2, 3, 7), 7, {}
-    yield "more taps than steps", (2, 3, 4), 9, {"mode": "convolution"}
-    for taps in (2, 3, 4, 8, 16, 32, 64, 128, 256):
-        yield f"{taps} taps, as cuDNN has them", (1, 2, taps + 3), taps, silu
-    for channels in (7, 8, 9, 31, 32, 33):
-        yield f"{channels} channels", (1, channels, 9), 4, silu
-    for steps in (127, 128, 129, 1023, 1024, 1025):
-        yield f"{steps} steps", (1, 2, steps), 4, silu
-    yield "65,537 steps", (1, 1, 2**16 + 1), 2, {}
-    yield "65,537 channels", (1, 2**16 + 1, 2), 2, {}
-    yield "batch 65,537", (2**16 + 1, 1, 2), 2, {}
-    yield "more than 2^31 elements", (2, 2**14, 2**16 + 1), 4, {}
-
-
-def _boundaries(first: str) -> Callable[[str], Iterator[Boundary]]:
-    def of_dtype(dtype: str) -> Iterator[Boundary]:
-        for name, shape, taps, attributes in _all_boundaries():
-            yield Boundary(name, _call(dtype, shape, taps, biased=True, first=first, **attributes))
-        plain = _call(dtype, (2, 6, 9), 4, biased=True, first=first, activation="silu")
-        layouts = {
-            "channels adjacent, as cuDNN's NWH": (54, 1, 6),
-            "one sequence for the batch": (0, 9, 1),
-            "gaps": (400, 40, 3),
-            "channels 2^29 apart": (6 * 2**29, 2**29, 1),
-        }
-        for name, strides in layouts.items():
-            yield Boundary(name, plain.with_tensor("x", strides=strides))
-
-    return of_dtype
-
-
-# --- Declarations ---------------------------------------------------------------------------------
+# --- One convolution ------------------------------------------------------------------------------
 
 _X = TensorSpec("x", "B D T", "sequences")
 _W = TensorSpec("w", "D K", "a filter for each channel", special_values=False)
 _BIAS = TensorSpec("bias", "D", "added to each channel; absent means 0", optional=True)
 _ATTRIBUTES = (
     Attribute("activation", Choice(ACTIVATIONS), "What a becomes: itself, or a·σ(a).", "identity"),
-    Attribute("mode", Choice(MODES), "Whether the last tap, or the first, meets step t.", MODES[0]),
+    _MODE,
 )
 _RULES = (
-    _sequences(),
+    sequences(),
     one_dtype(DTYPES),
-    _filters(),
-    _bias(),
+    filters("w"),
+    one_per_channel("bias"),
     one_of("activation", ACTIVATIONS),
     one_of("mode", MODES),
 )
-_DECISIONS = (
+_NOT_THERE = (
     "Steps before the first are not there: their products are left out. (cuDNN calls those steps 0; but 0 "
-    "times an infinite weight would be NaN.)",
+    "times an infinite weight would be NaN.)"
+)
+_DECISIONS = (
+    _NOT_THERE,
     "mode is that of convolution: with cross_correlation the last tap meets step t, as in cuDNN's "
     "CausalConv1d, with convolution the first one, as in its FFTCausalConv1d and LongFFTCausalConv1d.",
     "K may exceed T: the taps beyond meet nothing.",
@@ -248,12 +102,12 @@ causal_conv_forward = declare(
         dtypes=DTYPES,
         constraints=_RULES,
         decisions=_DECISIONS,
-        resolve=_resolve,
+        resolve=resolve,
         infer=lambda p: (TensorType(p.dtype, p.shape),),
         flops=lambda p: 2 * p.taps * math.prod(p.shape),
         reduction_length=lambda p: p.terms,
-        domain=_domain("x"),
-        boundaries=_boundaries("x"),
+        domain=domain.domain("x"),
+        boundaries=domain.boundaries("x"),
         source="cuDNN cudnnCausalConv1dForward; Poli et al. 2023 (Hyena), Gu and Dao 2023 (Mamba)",
     )
 )
@@ -285,12 +139,148 @@ dw[d, j′] = Σ_{b, t >= j} g[b, d, t]·x[b, d, t − j]        dbias[d] = Σ_{
             "adds those of w and bias to float32, atomically.",
             "SiLU and its slope are the activation family's swish with beta 1, limits at ±Inf included.",
         ),
-        resolve=_resolve,
-        infer=_infer_backward,
+        resolve=resolve,
+        infer=infer_backward,
         flops=lambda p: 6 * p.taps * math.prod(p.shape),
         reduction_length=lambda p: max(p.terms, p.shape[0] * p.shape[2]),
-        domain=_domain("dy"),
-        boundaries=_boundaries("dy"),
+        domain=domain.domain("dy"),
+        boundaries=domain.boundaries("dy"),
         source="cuDNN cudnnCausalConv1dBackward; calculus",
+    )
+)
+
+# --- Gated ----------------------------------------------------------------------------------------
+
+_SEQUENCES = TensorSpec("x", "B D 3 T", "three sequences for each channel")
+_PROJECTION = TensorSpec(
+    "projection", "D 3 P", "a short filter for each of them", special_values=False
+)
+_MIXER = TensorSpec("mixer", "D K", "a filter for each channel", special_values=False)
+_SKIP = TensorSpec(
+    "skip",
+    "D",
+    "factor of what goes past the mixer; absent means 0",
+    optional=True,
+    special_values=False,
+)
+_Y = TensorSpec("y", "B D T", "what the mixer and the skip make, before the gate")
+_GATED_RULES = (
+    triples_of_sequences(),
+    one_dtype(_GATED_DTYPES),
+    filters_of_projections(),
+    filters("mixer"),
+    one_per_channel("skip"),
+    one_of("mode", MODES),
+)
+_GATED_DECISIONS = (
+    "cuDNN says projection, elementwise gating, mixer, y + skip and y·projX1, but not what is multiplied by "
+    "what. It is Hyena's recurrence of order two: projections are x1, x2 and v in this order, the product of "
+    "the last two is mixed, and the first is the gate.",
+    "skip is a factor of what is mixed, v, as the D of a state-space model and the bias of Hyena's filter are: "
+    "y + skip·v. A bias that is added as it is would not be called a skip.",
+    "Of projection 0 nothing goes through the mixer; it has a short filter of its own, like the others.",
+    _NOT_THERE,
+    "mode holds for all four filters; K and P may exceed T, and any is legal from 1 on. The layout is a "
+    "matter of strides.",
+    "Projections, their product and y before the gate are kept at float32 or better; y and gated are rounded "
+    "once each, gated from the unrounded y.",
+    "There is no activation: cuDNN's function has none.",
+    "What Inf times a projection becomes that is so small that it may be rounded to 0 is left open.",
+    "B, D and T may be 0; sums of nothing are 0.",
+)
+_PROJECTED = """\
+p_i[b, d, t] = Σ_j x[b, d, i, t − j]·projection[d, i, j′] over 0 <= j < P with j <= t, for i = 0, 1, 2
+v = p_1·p_2        j′ counts from the filter's last tap, or from its first with mode convolution
+"""
+
+
+def _nothing_subnormal_beside_infinity(
+    p: GatedCausalConvProblem, data: dict[str, Any]
+) -> dict[str, Any]:
+    """0·Inf is NaN, so that an underflow would decide between Inf and NaN: subnormal numbers become 0."""
+    if all(np.isfinite(array).all() for array in data.values()):
+        return data
+    least = TYPES[p.dtype].smallest_normal
+    return {name: np.where(np.abs(a) < least, np.copysign(0.0, a), a) for name, a in data.items()}
+
+
+gated_causal_conv_forward = declare(
+    Primitive(
+        name="gated_causal_conv_forward",
+        family="causal_conv",
+        summary="Three short causal convolutions, a long one of the product of two, gated by the third.",
+        formula=_PROJECTED
+        + """\
+y[b, d, t] = Σ_j v[b, d, t − j]·mixer[d, j′] + skip[d]·v[b, d, t] over 0 <= j < K with j <= t
+gated = p_0·y""",
+        inputs=(_SEQUENCES, _PROJECTION, _MIXER, _SKIP),
+        outputs=(_Y, TensorSpec("gated", "B D T", "y behind the gate")),
+        attributes=(_MODE,),
+        dtypes=_GATED_DTYPES,
+        constraints=_GATED_RULES,
+        decisions=_GATED_DECISIONS,
+        resolve=resolve_gated,
+        infer=infer_gated,
+        flops=lambda p: (
+            (2 * PROJECTIONS * p.projection.taps + 2 * p.mixer.taps + 4) * math.prod(p.shape)
+        ),
+        reduction_length=lambda p: p.terms,
+        domain=domain.gated_domain(backward=False),
+        boundaries=domain.gated_boundaries(backward=False),
+        consistent=_nothing_subnormal_beside_infinity,
+        source="cuDNN cudnnB2BCausalConv1dForward; Poli et al. 2023 (Hyena), §3",
+    )
+)
+
+gated_causal_conv_backward = declare(
+    Primitive(
+        name="gated_causal_conv_backward",
+        family="causal_conv",
+        summary="Gradients of a gated causal convolution by its input, its filters and its skip.",
+        formula=_PROJECTED
+        + """\
+g = dgated·p_0        dv[b, d, t] = Σ_j g[b, d, t + j]·mixer[d, j′] + skip[d]·g[b, d, t]
+s_0 = dgated·y        s_1 = dv·p_2        s_2 = dv·p_1        dskip[d] = Σ_{b, t} g·v
+dx[b, d, i, t] = Σ_j s_i[b, d, t + j]·projection[d, i, j′]
+dprojection[d, i, j′] = Σ_{b, t >= j} s_i[b, d, t]·x[b, d, i, t − j]
+dmixer[d, j′] = Σ_{b, t >= j} g[b, d, t]·v[b, d, t − j]""",
+        inputs=(
+            TensorSpec("dgated", "B D T", "gradient of the loss by gated"),
+            _Y,
+            _SEQUENCES,
+            _PROJECTION,
+            _MIXER,
+            _SKIP,
+        ),
+        outputs=(
+            TensorSpec("dx", "B D 3 T", "gradient of the loss by x"),
+            TensorSpec("dprojection", "D 3 P", "gradient of the loss by projection"),
+            TensorSpec("dmixer", "D K", "gradient of the loss by mixer"),
+            TensorSpec(
+                "dskip", "D", "gradient of the loss by skip, if there is one", optional=True
+            ),
+        ),
+        attributes=(_MODE,),
+        dtypes=_GATED_DTYPES,
+        constraints=(
+            *_GATED_RULES,
+            one_sequence_per_channel("dgated"),
+            one_sequence_per_channel("y"),
+        ),
+        decisions=(
+            *_GATED_DECISIONS,
+            "y is the forward pass's, which cuDNN saves for this; the loss depends on it through gated alone.",
+            "Gradients are written, not added to what is there, and have the dtype of their tensors.",
+        ),
+        resolve=resolve_gated,
+        infer=infer_gated_backward,
+        flops=lambda p: (
+            (6 * PROJECTIONS * p.projection.taps + 4 * p.mixer.taps + 9) * math.prod(p.shape)
+        ),
+        reduction_length=lambda p: max(p.terms, p.shape[0] * p.shape[2]),
+        domain=domain.gated_domain(backward=True),
+        boundaries=domain.gated_boundaries(backward=True),
+        consistent=_nothing_subnormal_beside_infinity,
+        source="cuDNN cudnnB2BCausalConv1dBackward; calculus",
     )
 )

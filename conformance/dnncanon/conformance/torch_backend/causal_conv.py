@@ -6,8 +6,12 @@ import torch
 import torch.nn.functional as F
 
 from dnncanon import spec
-from dnncanon.spec import Unsupported
-from dnncanon.spec.causal_conv import CausalConvProblem
+from dnncanon.spec import FLOATS, Unsupported
+from dnncanon.spec.causal_conv_problem import (
+    PROJECTIONS,
+    CausalConvProblem,
+    GatedCausalConvProblem,
+)
 
 _ZEROS = "torch multiplies the zeros before the first step by an infinite gradient, or a NaN"
 CPU_CLAIMS: dict[str, Any] = {
@@ -16,9 +20,8 @@ CPU_CLAIMS: dict[str, Any] = {
         "causal_conv_forward": dict.fromkeys(("float32", "float16", "bfloat16"), "saturating")
     },
     "declines": {
-        "causal_conv_backward": {
-            dtype: {"special": _ZEROS} for dtype in ("float64", "float32", "float16", "bfloat16")
-        }
+        name: {dtype: {"special": _ZEROS} for dtype in FLOATS}
+        for name in ("causal_conv_backward", "gated_causal_conv_backward")
     },
 }
 
@@ -59,3 +62,49 @@ def _forward(p: CausalConvProblem, x: Tensor, w: Tensor, bias: Optional = None) 
     if torch.isneginf(a).any():
         raise Unsupported("torch multiplies −Inf by 0, which is NaN")
     return F.silu(a)
+
+
+# --- Gated ----------------------------------------------------------------------------------------
+
+
+def gated_causal_conv_forward(
+    x: Tensor, projection: Tensor, mixer: Tensor, skip: Optional = None, **attributes: Any
+) -> Any:
+    call = spec.gated_causal_conv_forward.bind(x, projection, mixer, skip, **attributes)
+    given = (None if t is None else _wide(t) for t in (x, projection, mixer, skip))
+    return call.results(part.to(x.dtype) for part in _gated(call.problem, *given))
+
+
+def gated_causal_conv_backward(
+    dgated: Tensor,
+    y: Tensor,
+    x: Tensor,
+    projection: Tensor,
+    mixer: Tensor,
+    skip: Optional = None,
+    **attributes: Any,
+) -> Any:
+    call = spec.gated_causal_conv_backward.bind(dgated, y, x, projection, mixer, skip, **attributes)
+    given = [_wide(t).requires_grad_() for t in (x, projection, mixer, skip) if t is not None]
+    with torch.enable_grad():
+        gate, mixed = _gate_and_mixed(call.problem, *given)
+    # The y that is given, not the one that would be computed, is what the gate multiplies.
+    slopes = (_wide(dgated) * _wide(y), _wide(dgated) * gate.detach())
+    gradients = torch.autograd.grad((gate, mixed), given, slopes)
+    return call.results(gradient.to(x.dtype) for gradient in gradients)
+
+
+def _gated(p: GatedCausalConvProblem, *given: Any) -> tuple[Tensor, Tensor]:
+    gate, mixed = _gate_and_mixed(p, *given)
+    return mixed, gate * mixed
+
+
+def _gate_and_mixed(
+    p: GatedCausalConvProblem, x: Tensor, projection: Tensor, mixer: Tensor, skip: Optional = None
+) -> tuple[Tensor, Tensor]:
+    gate, first, second = (
+        _forward(p.projection, x[:, :, i], projection[:, i]) for i in range(PROJECTIONS)
+    )
+    v = first * second
+    mixed = _forward(p.mixer, v, mixer)
+    return gate, mixed if skip is None else mixed + skip[:, None] * v

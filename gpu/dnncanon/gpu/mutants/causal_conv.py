@@ -1,10 +1,13 @@
 """Defects of causal convolution: of its sums over taps, its gradients, and their launches."""
 
-from dnncanon.gpu.mutants.making import mutants_of
+from dnncanon.gpu.mutants.making import DIRECT, mutants_of
 
 _FORWARD, _BACKWARD = "causal_conv_forward", "causal_conv_backward"
-_kernel = mutants_of("kernels.causal_conv", primitive=_FORWARD, backend="gpu")
-_call = mutants_of("causal_conv", primitive=_BACKWARD, backend="gpu")
+_GATED, _GATED_BACKWARD = "gated_causal_conv_forward", "gated_causal_conv_backward"
+_kernel = mutants_of("kernels.causal_conv", primitive=_FORWARD, backend=DIRECT)
+_tiled = mutants_of("kernels.causal_conv_tiled", primitive=_BACKWARD, backend="gpu")
+_gated = mutants_of("kernels.gated_causal_conv", primitive=_GATED, backend="gpu")
+_call = mutants_of("causal_conv", primitive=_BACKWARD, backend=DIRECT)
 
 MUTANTS = (
     _kernel(
@@ -119,5 +122,151 @@ MUTANTS = (
         "the gradient of the bias is the sum of dy",
         "reduce(SUM, (g,), (dbias,)",
         'reduce(SUM, (run.inputs["dy"],), (dbias,)',
+    ),
+    _tiled(
+        "causal_conv_tiles_without_what_follows",
+        "bounds",
+        "the last steps of a tile have no gradients of later ones",
+        "            for i in range(member, end + reach, rows):\n",
+        "            for i in range(member, end, rows):\n",
+        check=True,
+    ),
+    _tiled(
+        "causal_conv_tiles_read_before_they_are_there",
+        "synchronisation",
+        "g is made of x that others still write",
+        "                memory[of_x + i * wide + lane] = value\n            cuda.syncthreads()\n",
+        "                memory[of_x + i * wide + lane] = value\n",
+        check=True,
+    ),
+    _tiled(
+        "causal_conv_tiles_tap_of_the_next_step",
+        "index",
+        "dw has the products of another tap",
+        "                        tap = memory[of_x + (i + reach - k) * wide + lane]\n"
+        "                        total += memory[of_g",
+        "                        tap = memory[of_x + (i + k) * wide + lane]\n"
+        "                        total += memory[of_g",
+    ),
+    _tiled(
+        "causal_conv_tiles_of_another_sample",
+        "index",
+        "dy of each tile is the first sample's",
+        "dy_base = dy_at[0] + n * dy_at[1] + channel * dy_at[2]",
+        "dy_base = dy_at[0] + channel * dy_at[2]",
+    ),
+    _tiled(
+        "causal_conv_tiles_weights_in_one_order",
+        "attribute",
+        "dw has the order of the taps in both modes",
+        "taps - 1 - k if flips != 0 else k",
+        "k",
+    ),
+    _tiled(
+        "causal_conv_tiles_bias_left_out",
+        "attribute",
+        "the slope of the activation is taken without the bias",
+        "slope(g, total + summand, one)",
+        "slope(g, total, one)",
+    ),
+    _gated(
+        "gated_causal_conv_window_shared_too_early",
+        "synchronisation",
+        "taps are added up while others still write the window",
+        "                cuda.syncthreads()\n                # How many",
+        "                # How many",
+        check=True,
+    ),
+    _gated(
+        "gated_causal_conv_one_tap_too_few",
+        "bounds",
+        "each step lacks the farthest tap that it meets",
+        "reach = start + thread - tap + 1",
+        "reach = start + thread - tap",
+    ),
+    _gated(
+        "gated_causal_conv_window_off_by_one",
+        "index",
+        "taps meet the step before the one that they should",
+        "place = start - tap - (count - 1) + i",
+        "place = start - tap - count + i",
+    ),
+    _gated(
+        "gated_causal_conv_projection_reaches_back",
+        "bounds",
+        "a projection reads before the first step",
+        "                            taps = min(near, place + 1)\n",
+        "                            taps = near\n",
+        check=True,
+    ),
+    _gated(
+        "gated_causal_conv_filters_mixed_up",
+        "index",
+        "the second factor has the first one's filter",
+        "gate_w + projection_by[1], gate_w + 2 * projection_by[1]",
+        "gate_w + projection_by[1], gate_w + projection_by[1]",
+    ),
+    _gated(
+        "gated_causal_conv_second_quarter_lost",
+        "arithmetic",
+        "the tail of the taps is not added to the second step of a thread",
+        "                    if k < reach + THREADS:\n"
+        "                        a1 += weight * window[at - k + THREADS]\n",
+        "",
+        dtypes=("float32",),
+    ),
+    _gated(
+        "gated_causal_conv_skip_added",
+        "arithmetic",
+        "skip is added, not multiplied by what is mixed",
+        "mixed += to_sum(skip[_uint64(origins[3] + d * skip_stride)]) * direct",
+        "mixed += to_sum(skip[_uint64(origins[3] + d * skip_stride)])",
+    ),
+    _gated(
+        "gated_causal_conv_stand_in_skips",
+        "attribute",
+        "what stands in for an absent skip is a factor",
+        "if skip_stride >= 0:",
+        "if skip_stride >= -1:",
+    ),
+    _gated(
+        "gated_causal_conv_rounded_before_the_gate",
+        "precision",
+        "y is rounded before it is gated",
+        "results = (mixed, gate * mixed)",
+        "results = (mixed, gate * to_sum(from_sum(mixed)))",
+        dtypes=("float16",),
+    ),
+    _gated(
+        "gated_causal_conv_time_not_reversed",
+        "index",
+        "the gradient mixes what came before, not what follows",
+        "                            step = steps - 1 - place\n",
+        "                            step = place\n",
+        _GATED_BACKWARD,
+    ),
+    _gated(
+        "gated_causal_conv_steps_of_the_skip_exchanged",
+        "index",
+        "what goes past the mixer is another step's",
+        "m2, m3 = window[at + 2 * THREADS], window[at + 3 * THREADS]",
+        "m2, m3 = window[at + 3 * THREADS], window[at + 2 * THREADS]",
+        _GATED_BACKWARD,
+    ),
+    _gated(
+        "gated_causal_conv_slopes_exchanged",
+        "arithmetic",
+        "each factor is differentiated by itself, not by the other",
+        "(slope, mixed * other, mixed * one, direct, one * other)",
+        "(slope, mixed * one, mixed * other, direct, one * other)",
+        _GATED_BACKWARD,
+    ),
+    _call(
+        "gated_causal_conv_dskip_of_g",
+        "output",
+        "the skip's gradient is the sum of squares of g",
+        'PRODUCTS, (made["g"], made["v"]), (dskip,)',
+        'PRODUCTS, (made["g"], made["g"]), (dskip,)',
+        _GATED_BACKWARD,
     ),
 )

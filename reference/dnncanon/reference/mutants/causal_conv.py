@@ -4,6 +4,7 @@ from dnncanon.spec.mutant import Mutant
 
 _MODULE = "dnncanon.reference.causal_conv"
 _FORWARD, _BACKWARD = "causal_conv_forward", "causal_conv_backward"
+_GATED, _GATED_BACKWARD = "gated_causal_conv_forward", "gated_causal_conv_backward"
 
 
 def _causal(name: str, kind: str, doc: str, old: str, new: str, primitive: str) -> Mutant:
@@ -92,8 +93,8 @@ MUTANTS = (
         "gradient_runs_forward",
         "index",
         "dx adds up the gradients before, not those after",
-        "dx = [_earlier(p, g, j)",
-        "dx = [_later(p, g, j)",
+        "terms = [_earlier(p, g, j) * w[:, j, None]",
+        "terms = [_later(p, g, j) * w[:, j, None]",
         _BACKWARD,
     ),
     _causal(
@@ -116,8 +117,88 @@ MUTANTS = (
         "weights_gradient_in_the_other_order",
         "index",
         "dw has its taps as distances",
-        "_by_distance(p, np.stack(dw, axis=1)), dbias",
-        "np.stack(dw, axis=1), dbias",
+        "return _by_distance(p, convolution(dw, g, x))",
+        "return convolution(dw, g, x)",
         _BACKWARD,
+    ),
+    _causal(
+        "gated_factors_exchanged",
+        "attribute",
+        "the second sequence is the gate, and the first is mixed",
+        "    gate, first, second = _projected(p, x, projection)\n    v = first * second\n",
+        "    first, gate, second = _projected(p, x, projection)\n    v = first * second\n",
+        _GATED,
+    ),
+    _causal(
+        "gated_skip_is_a_bias",
+        "arithmetic",
+        "skip is added as it is, not times what is mixed",
+        "mixed + skip[:, None] * direct",
+        "mixed + skip[:, None]",
+        _GATED,
+    ),
+    _causal(
+        "gated_skip_ignored",
+        "attribute",
+        "nothing goes past the mixer",
+        "return mixed if skip is None else mixed + skip[:, None] * direct",
+        "return mixed",
+        _GATED,
+    ),
+    _causal(
+        "gated_once_more",
+        "output",
+        "y is put out behind the gate",
+        "    return y, gate * y\n",
+        "    return gate * y, gate * y\n",
+        _GATED,
+    ),
+    _causal(
+        "gated_by_a_sum",
+        "arithmetic",
+        "the two factors are added",
+        "    v = first * second\n",
+        "    v = first + second\n",
+        _GATED,
+    ),
+    _causal(
+        "gated_by_one_filter",
+        "index",
+        "all three sequences have the first one's filter",
+        "_sums(p.projection, x[:, :, i], projection[:, i], None)",
+        "_sums(p.projection, x[:, :, i], projection[:, 0], None)",
+        _GATED,
+    ),
+    _causal(
+        "gated_slopes_exchanged",
+        "arithmetic",
+        "each factor is differentiated by itself, not by the other",
+        "slopes = (dgated * y, dv * second, dv * first)",
+        "slopes = (dgated * y, dv * first, dv * second)",
+        _GATED_BACKWARD,
+    ),
+    _causal(
+        "gated_gate_passes_all",
+        "arithmetic",
+        "the gradient by y is that by gated",
+        "v, g = first * second, dgated * gate",
+        "v, g = first * second, dgated",
+        _GATED_BACKWARD,
+    ),
+    _causal(
+        "gated_gradient_past_the_skip",
+        "arithmetic",
+        "the gradient by what is mixed lacks the part through the skip",
+        "dv = _with_skip(_input_gradient(p.mixer, g, mixer), g, skip)",
+        "dv = _input_gradient(p.mixer, g, mixer)",
+        _GATED_BACKWARD,
+    ),
+    _causal(
+        "gated_mixer_gradient_of_one_factor",
+        "arithmetic",
+        "the mixer's gradient takes one factor for the product",
+        "_weight_gradient(p.mixer, g, v), dskip",
+        "_weight_gradient(p.mixer, g, first), dskip",
+        _GATED_BACKWARD,
     ),
 )
