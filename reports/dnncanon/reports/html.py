@@ -80,17 +80,17 @@ def render_html(results: Results) -> str:
     """The report as one string of HTML."""
     table = matrix(results.cases)
     plots = plot_data(results.cases, table) if find_spec("plotly") else None
-    script = _asset("report.js")
+    script = asset("report.js")
     plotly = _plotly() if plots else None
     page = (
-        _templates()
+        templates()
         .get_template("report.html.j2")
         .render(
             _summary_context(results)
             | _table_context(results, table)
             | {
-                "policy": _content_policy([script, *([plotly.script] if plotly else [])]),
-                "style": _asset("report.css"),
+                "policy": content_policy([script, *([plotly.script] if plotly else [])]),
+                "style": asset("report.css"),
                 "script": script,
                 "plots": _json_for_script(plots) if plots else None,
                 "points_shown": plots["points_shown"] if plots else 0,
@@ -267,12 +267,14 @@ def _plotly() -> Plotly:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file that goes into pages as it is."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 @cache
-def _templates() -> Templates:
+def templates() -> Templates:
+    """The templates of all pages, with the filters that they use."""
     from jinja2 import Environment as Templates
     from jinja2 import FileSystemLoader, StrictUndefined
 
@@ -317,7 +319,8 @@ def ulp_order(max_ulp: float | None, wrong: int | None) -> str:
     return f"{wrong}e200" if wrong else f"{magnitude(max_ulp or 0.0):.9g}"
 
 
-def _content_policy(scripts: Sequence[str]) -> str:
+def content_policy(scripts: Sequence[str]) -> str:
+    """A content security policy that allows these scripts and no connection."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
     return (

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal, Protocol
 
@@ -76,7 +77,20 @@ def has_gpu() -> bool:
 
 def device() -> Device:
     """The device that DNNCANON_DEVICE selects now; DeviceError in a sentence where it is not there."""
-    return _device(os.environ.get(VARIABLE) or "auto")
+    return _instead[-1] if _instead else _device(os.environ.get(VARIABLE) or "auto")
+
+
+_instead: list[Device] = []
+
+
+@contextmanager
+def using(chosen: Device) -> Iterator[None]:
+    """Within the block ``chosen`` is the device, whatever DNNCANON_DEVICE says."""
+    _instead.append(chosen)
+    try:
+        yield
+    finally:
+        _instead.pop()
 
 
 @cache
