@@ -38,9 +38,14 @@ def _sum_of_channels(layouts: Layouts[BiasProblem]) -> BiasPlan:
 
 def _correlating() -> list[Implementation[Any]]:
     """Those of the convolutions, the preferred ones first."""
-    from dnncanon.gpu.kernels import conv_direct, conv_implicit_gemm
+    from dnncanon.gpu.kernels import conv_direct, conv_implicit_gemm, conv_implicit_precomp_gemm
 
-    return [_offered(conv_implicit_gemm.ImplicitGemm()), _offered(conv_direct.Direct())]
+    algorithms: list[Correlating[Any]] = [
+        conv_implicit_precomp_gemm.ImplicitPrecompGemm(),
+        conv_implicit_gemm.ImplicitGemm(),
+        conv_direct.Direct(),
+    ]
+    return [_offered(algorithm) for algorithm in algorithms]
 
 
 def _reducing() -> list[Implementation[Any]]:

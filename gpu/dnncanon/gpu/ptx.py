@@ -26,7 +26,7 @@ from dnncanon.gpu.emulator.instructions import scalar as scalar_ops
 from dnncanon.gpu.emulator.instructions import tensor as tensor_ops
 from dnncanon.gpu.emulator.instructions import wgmma as wgmma_ops
 from dnncanon.gpu.emulator.instructions.table import Instruction, Scope
-from dnncanon.gpu.emulator.native import u16, u32
+from dnncanon.gpu.emulator.native import f32, f64, u8, u16, u32
 
 _NUMBA = {
     "h": types.uint16, "r": types.uint32, "l": types.uint64, "f": types.float32,
@@ -332,6 +332,17 @@ load_shared_v4_f32 = _thread(
     f"ld.shared.v4.f32 {_FOUR}, [$4];", "ffff", "r", scalar_ops.load_shared_v4
 )
 load_shared_v2 = _thread("ld.shared.v2.b32 {$0, $1}, [$2];", "rr", "r", scalar_ops.load_shared_v2)
+load_shared_v2_f64 = _thread(
+    "ld.shared.v2.f64 {$0, $1}, [$2];", "dd", "r", scalar_ops.load_shared_v2_f64
+)
+load_shared_u32 = _thread("ld.shared.b32 $0, [$1];", "r", "r", scalar_ops.load_shared(u32))
+load_shared_f32 = _thread("ld.shared.f32 $0, [$1];", "f", "r", scalar_ops.load_shared(f32))
+load_shared_f64 = _thread("ld.shared.f64 $0, [$1];", "d", "r", scalar_ops.load_shared(f64))
+store_shared_u8 = _thread("st.shared.b8 [$0], $1;", "", "rr", scalar_ops.store_shared(u8, u32))
+store_shared_u16 = _thread("st.shared.b16 [$0], $1;", "", "rh", scalar_ops.store_shared(u16, u16))
+store_shared_u32 = _thread("st.shared.b32 [$0], $1;", "", "rr", scalar_ops.store_shared(u32, u32))
+"""store_shared_u32(shared address, value); a float32 is stored as its bits."""
+store_shared_f64 = _thread("st.shared.f64 [$0], $1;", "", "rd", scalar_ops.store_shared(f64, f64))
 store_global_v4 = _thread(
     "st.global.v4.b32 [$0], {$1, $2, $3, $4};", "", "lrrrr", scalar_ops.store_global_v4, 2
 )
@@ -508,6 +519,11 @@ cp_async_16_fill = _thread(
     "cp.async.cg.shared.global [$0], [$1], 16, $2;", "", "rlr", copy_ops.cp_async_fill(16)
 )
 """cp_async_16_fill(shared, global, n): copy n ≤ 16 bytes, and zeros for the rest."""
+cp_async_16_if = _thread(
+    "{ .reg .pred p; setp.eq.u32 p, $2, 0; cp.async.cg.shared.global [$0], [$1], 16, p; }",
+    "", "rlr", copy_ops.cp_async_if(16),
+)  # fmt: skip
+"""cp_async_16_if(shared, global, wanted): copy 16 bytes, or zeros if `wanted` is 0."""
 cp_async_commit = _thread("cp.async.commit_group;", "", "", copy_ops.cp_async_commit)
 """Close a group of copies."""
 cp_async_wait_all = _thread("cp.async.wait_all;", "", "", copy_ops.cp_async_wait_all)

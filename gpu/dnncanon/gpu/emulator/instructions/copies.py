@@ -95,6 +95,20 @@ def cp_async_fill(size: int) -> NativeFunction:
     return execute
 
 
+@cache
+def cp_async_if(size: int) -> NativeFunction:
+    """cp.async with the operand that has the source ignored: all bytes are zero then."""
+
+    @native(f"emu.cp_async_if.{size}", inline=True)
+    def execute(thread: ptr(Thread), site: u32, address: u32, source: u64, wanted: u32) -> void:
+        valid = u32(0)
+        if wanted != 0:
+            valid = u32(size)
+        queue_copy(thread, site, address, source, u32(size), valid)
+
+    return execute
+
+
 @native("emu.cp_async_commit", inline=True)
 def cp_async_commit(thread: ptr(Thread), site: u32) -> void:
     thread.copy_group += 1

@@ -402,6 +402,13 @@ def load_shared_v2(thread: ptr(Thread), site: u32, outputs: ptr(u64), address: u
     load_words(thread, site, outputs, shared_pointer(thread, address), u32(2))
 
 
+@native("emu.load_shared_v2_f64", inline=True)
+def load_shared_v2_f64(thread: ptr(Thread), site: u32, outputs: ptr(u64), address: u32) -> void:
+    words = ptr(u64)(touch(thread, shared_pointer(thread, address), u32(16), site, u32(READ)))
+    outputs[0] = words[0]
+    outputs[1] = words[1]
+
+
 @native("emu.store_v4", inline=True)
 def store_v4(
     thread: ptr(Thread), site: u32, place: ptr(u8), a: u32, b: u32, c: u32, d: u32
@@ -472,6 +479,30 @@ def store_global(kind: Type) -> NativeFunction:
     def execute(thread: ptr(Thread), site: u32, address: u64, value: kind) -> void:
         place = ptr(kind)(touch(thread, ptr(u8)(address), u32(kind_size), site, u32(WRITE)))
         place[0] = value
+
+    return execute
+
+
+def load_shared(kind: Type) -> NativeFunction:
+    """ld.shared: one element of `kind`."""
+    kind_size = kind.size
+
+    @native(f"emu.load_shared.{kind.name}", inline=True)
+    def execute(thread: ptr(Thread), site: u32, address: u32) -> kind:
+        place = touch(thread, shared_pointer(thread, address), u32(kind_size), site, u32(READ))
+        return ptr(kind)(place)[0]
+
+    return execute
+
+
+def store_shared(kind: Type, register: Type) -> NativeFunction:
+    """st.shared: one element of `kind`, the low bits of a register."""
+    kind_size = kind.size
+
+    @native(f"emu.store_shared.{kind.name}", inline=True)
+    def execute(thread: ptr(Thread), site: u32, address: u32, value: register) -> void:
+        place = touch(thread, shared_pointer(thread, address), u32(kind_size), site, u32(WRITE))
+        ptr(kind)(place)[0] = kind(register(value))
 
     return execute
 
