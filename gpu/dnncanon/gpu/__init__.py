@@ -17,18 +17,25 @@ from dnncanon.gpu import (
     backend,
     compatibility,  # noqa: F401  (has to be imported before numba.cuda is)
 )
-from dnncanon.gpu.library import algorithms, function, functions
+from dnncanon.gpu.fused import fuse
+from dnncanon.gpu.library import algorithms, find_algorithm, function, functions
 from dnncanon.gpu.primitive import Algorithm
 from dnncanon.gpu.runtime import DeviceArray, DeviceError, as_strided, empty, to_device, to_host
+from dnncanon.gpu.tuning import Timing
+from dnncanon.spec.fused_tracing import modes
 
 __all__ = [
     "Algorithm",
     "DeviceArray",
     "DeviceError",
+    "Timing",
     "algorithms",
     "as_strided",
     "backend",
     "empty",
+    "find_algorithm",
+    "fuse",
+    "modes",
     "to_device",
     "to_host",
 ]

@@ -1,6 +1,6 @@
 """The backend "gpu" of the conformance suite: this module is the backend object."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,20 @@ def as_strided(
 def workspace_bytes(primitive: str, *tensors: Any, **attributes: Any) -> int:
     """The size of the workspace that the call takes with ``algorithm="auto"``, exactly."""
     return library.algorithms(primitive, *tensors, **attributes)[0].workspace_bytes
+
+
+def static_figures(
+    primitives: Sequence[str],
+    dtypes: Sequence[str],
+    architectures: Sequence[str],
+    *,
+    everything: bool,
+    jobs: int,
+) -> Any:
+    """What the compiler makes of the kernels: :func:`dnncanon.gpu.static.figures.static_figures`."""
+    from dnncanon.gpu.static.figures import static_figures
+
+    return static_figures(primitives, dtypes, architectures, everything=everything, jobs=jobs)
 
 
 def synchronize() -> None:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
-from dnncanon.gpu.primitive import Algorithm
+from dnncanon.gpu import tuning
+from dnncanon.gpu.primitive import Algorithm, GpuPrimitive
+from dnncanon.gpu.tuning import Timing
 from dnncanon.spec import Unsupported, primitives
 
 
@@ -40,8 +42,24 @@ def algorithms(primitive: str, *tensors: Any, **attributes: Any) -> list[Algorit
     Raises the specification's errors for a call that is not legal, Unsupported for a primitive that is
     not here.
     """
+    return _offered(primitive).algorithms(*tensors, **attributes)
+
+
+def find_algorithm(
+    primitive: str, *tensors: Any, math: str = "ieee", remember: bool = True, **attributes: Any
+) -> list[Timing]:
+    """The algorithms that take ``primitive(*tensors, **attributes)``, measured: the fastest first.
+
+    "auto" goes by it from then on: :mod:`dnncanon.gpu.tuning`. Raises what the primitive raises, and
+    Unsupported for a primitive that is not here.
+    """
+    offered = _offered(primitive)
+    return tuning.find_algorithm(offered, *tensors, math=math, remember=remember, **attributes)
+
+
+def _offered(primitive: str) -> GpuPrimitive[Any]:
     known = functions()
     if primitive not in known:
         raise Unsupported(f"no primitive {primitive!r} here; there are {', '.join(known)}")
-    listing: Callable[..., list[Algorithm]] = known[primitive].algorithms  # type: ignore[attr-defined]
-    return listing(*tensors, **attributes)
+    offered: Any = known[primitive]
+    return cast(GpuPrimitive[Any], offered)

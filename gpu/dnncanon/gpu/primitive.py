@@ -4,8 +4,9 @@ Every function takes NumPy arrays, PyTorch tensors, DeviceArrays, and whatever e
 the CUDA array interface, in any layout, and returns the kind that its first tensor is; where there is
 none, as for random numbers, NumPy arrays. Beside the attributes of the specification it takes
 
-- ``algorithm``: "auto", or a name that :func:`dnncanon.gpu.algorithms` lists;
-- ``math``: the numerics class, "ieee";
+- ``algorithm``: "auto", which prefers what :func:`dnncanon.gpu.find_algorithm` has measured, or a name that
+  :func:`dnncanon.gpu.algorithms` lists;
+- ``math``: the weakest numerics class that "auto" may choose an algorithm of, "ieee" by default;
 - ``out``: an array to write into, with any strides that give each element an address of its own; a tuple
   of them where there are several outputs;
 - ``workspace``: memory of :attr:`Algorithm.workspace_bytes` bytes, as a flat dense array; by default
@@ -100,7 +101,8 @@ class Implementation(Generic[Problem]):
     """An algorithm of a primitive: ``run`` launches its kernels.
 
     ``workspace_bytes`` is what it needs for a plan, exactly. ``refusal`` says why it does not take one, as
-    the end of a sentence, or None; ``pays`` whether "auto" should prefer it to the ones after it.
+    the end of a sentence, or None; ``pays`` whether "auto" should prefer it to the ones after it. ``numerics``
+    is its class if that is not the strictest of the primitive: "auto" then chooses it for that ``math`` only.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Implementation(Generic[Problem]):
     refusal: Callable[[Any], str | None] = lambda plan: None
     pays: Callable[[Any], bool] = lambda plan: True
     deterministic: bool = True
+    numerics: str | None = None
 
 
 class GpuPrimitive(Generic[Problem]):
@@ -146,31 +149,37 @@ class GpuPrimitive(Generic[Problem]):
     ) -> Any:
         """Everything is checked before anything is written."""
         call = self.primitive.bind(*tensors, **attributes)
-        _check_math(call, math)
+        self._check_math(call, math)
         self._check_algorithm(algorithm)
         operands = Operands(self.primitive.name, _first(tensors, out), stream)
         inputs = {n: operands.read(tensor, n) for n, tensor in self._given(tensors).items()}
         outputs = _outputs(call, operands, inputs, out)
         arrays = {name: output.array for name, output in outputs.items()}
-        plan = self._plan(Layouts(call, inputs, arrays))
-        chosen = self._choose(plan, algorithm)
+        layouts = Layouts(call, inputs, arrays)
+        plan = self._plan(layouts)
+        chosen = self._choose(plan, self._preferred(layouts, algorithm, math), math)
         memory = operands.workspace(workspace, chosen.workspace_bytes(plan))
         if any(tensor.size for tensor in call.outputs):
             chosen.run(Launch(call, plan, inputs, arrays, memory, operands.stream))
         return call.results(output.finish() for output in outputs.values())
 
-    def algorithms(self, *tensors: Any, **attributes: Any) -> list[Algorithm]:
-        """What there is to compute a call: first what "auto" chooses."""
+    def layouts(self, *tensors: Any, **attributes: Any) -> Layouts[Problem]:
+        """A call as it would be made, its outputs new; nothing is computed."""
         call = self.primitive.bind(*tensors, **attributes)
         given = {n: describe(tensor, n) for n, tensor in self._given(tensors).items()}
         outputs = {
             name: View(tensor.shape, _strides(call, tensor, given))
             for name, tensor in call.named_outputs.items()
         }
-        plan = self._plan(Layouts(call, given, outputs))
-        chosen = self._choose(plan, "auto")
+        return Layouts(call, given, outputs)
+
+    def algorithms(self, *tensors: Any, **attributes: Any) -> list[Algorithm]:
+        """What there is to compute a call: first what "auto" chooses."""
+        layouts = self.layouts(*tensors, **attributes)
+        plan = self._plan(layouts)
+        chosen = self._choose(plan, self._preferred(layouts, "auto", "ieee"), "ieee")
         rows = sorted(self.implementations, key=lambda implementation: implementation is not chosen)
-        numerics = self.primitive.numerics(call.dtype)[0]
+        numerics = self.primitive.numerics(layouts.call.dtype)[0]
         return [_row(implementation, plan, numerics) for implementation in rows]
 
     @cached_property
@@ -188,8 +197,29 @@ class GpuPrimitive(Generic[Problem]):
                 f"{self.primitive.name}: algorithm={algorithm!r}; pass one of {', '.join(known)}"
             )
 
-    def _choose(self, plan: Any, algorithm: str) -> Implementation[Problem]:
-        """The named algorithm if it takes the call, or for "auto" the first one that pays."""
+    def _preferred(self, layouts: Layouts[Problem], algorithm: str, math: str) -> str:
+        """For "auto" the algorithm that was measured to be the fastest, if one was and is still here."""
+        if algorithm != "auto" or len(self.implementations) == 1:
+            return algorithm
+        from dnncanon.gpu import tuning
+
+        known = {one.name for one in self.implementations if one.numerics in (None, math)}
+        measured = tuning.preferred(layouts, math)
+        return measured if measured in known else algorithm
+
+    def _check_math(self, call: Call[Any], math: str) -> None:
+        name, classes = self.primitive.name, call.primitive.numerics(call.dtype)
+        offered = {one.numerics or classes[0] for one in self.implementations}
+        if math == "ieee" or math in offered:
+            return
+        if math not in NUMERICS:
+            raise AttributeValueError(f"{name}: math={math!r}; pass one of {', '.join(classes)}")
+        raise Unsupported(
+            f'{name}: math={math!r} is not offered for {call.dtype}; pass math="ieee"'
+        )
+
+    def _choose(self, plan: Any, algorithm: str, math: str) -> Implementation[Problem]:
+        """The named algorithm if it takes the call, or for "auto" the first one that is allowed and pays."""
         for implementation in self.implementations:
             refusal = implementation.refusal(plan)
             if algorithm == implementation.name and refusal is not None:
@@ -197,7 +227,12 @@ class GpuPrimitive(Generic[Problem]):
                     f'{self.primitive.name}: algorithm="{algorithm}" {refusal}; '
                     f'pass algorithm="auto"'
                 )
-            pays = algorithm == "auto" and refusal is None and implementation.pays(plan)
+            pays = (
+                algorithm == "auto"
+                and implementation.numerics in (None, math)
+                and refusal is None
+                and implementation.pays(plan)
+            )
             if algorithm == implementation.name or pays:
                 return implementation
         raise AssertionError("the last algorithm takes every call")
@@ -208,10 +243,14 @@ def implements(
     algorithm: str,
     *,
     workspace_bytes: Callable[[Layouts[Any]], int] = lambda layouts: 0,
+    beside: Sequence[Implementation[Any]] = (),
 ) -> Callable[[Callable[[Launch[Any]], None]], GpuPrimitive[Any]]:
-    """Decorate the function that launches the kernels of a primitive with one, deterministic algorithm."""
+    """Decorate the function that launches the kernels of a primitive's deterministic algorithm.
+
+    It takes every call; those ``beside`` it are preferred to it.
+    """
     return lambda run: GpuPrimitive(
-        primitive, lambda: [Implementation(algorithm, run, workspace_bytes)]
+        primitive, lambda: [*beside, Implementation(algorithm, run, workspace_bytes)]
     )
 
 
@@ -251,21 +290,12 @@ def _strides(call: Call[Any], output: TensorType, inputs: Mapping[str, Strided])
     return dense_strides(output.shape)
 
 
-def _check_math(call: Call[Any], math: str) -> None:
-    name, classes = call.primitive.name, call.primitive.numerics(call.dtype)
-    if math in ("ieee", classes[0]):
-        return
-    if math not in NUMERICS:
-        raise AttributeValueError(f"{name}: math={math!r}; pass one of {', '.join(classes)}")
-    raise Unsupported(f'{name}: math={math!r} is not offered for {call.dtype}; pass math="ieee"')
-
-
 def _row(implementation: Implementation[Any], plan: Any, numerics: str) -> Algorithm:
     refusal = implementation.refusal(plan)
     return Algorithm(
         name=implementation.name,
         workspace_bytes=0 if refusal else implementation.workspace_bytes(plan),
         deterministic=implementation.deterministic,
-        numerics=numerics,
+        numerics=implementation.numerics or numerics,
         refusal=refusal,
     )

@@ -8,8 +8,9 @@ these backends it would hardly see the other algorithms.
 
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
-from dnncanon.gpu import backend
+from dnncanon.gpu import backend, library
 
 _CONVOLUTIONS = (
     "conv_forward",
@@ -26,8 +27,14 @@ _NORMS = (
         for norm in ("layer", "rms", "group", "instance")
         for direction in ("forward", "backward")
     ),
+    "lrn_backward",
+    "divisive_norm_backward",
 )
-"""Normalizations whose long sets "auto" splits; in a conformance suite's cases no set is so long."""
+"""Normalizations whose long sets and large windows "auto" splits; a conformance suite's cases have few."""
+
+
+_CAUSAL_CONVOLUTIONS = ("causal_conv_forward", "causal_conv_backward")
+"""Their transforms are of a numerics class of their own, which "auto" leaves to those who ask for it."""
 
 
 def only(algorithm: str, primitives: tuple[str, ...]) -> SimpleNamespace:
@@ -40,11 +47,41 @@ def only(algorithm: str, primitives: tuple[str, ...]) -> SimpleNamespace:
         to_host=backend.to_host,
         as_strided=backend.as_strided,
         synchronize=backend.synchronize,
-        describe=backend.describe,
+        describe=partial(_described, algorithm, primitives),
+        workspace_bytes=partial(_workspace_bytes, algorithm, primitives),
         **{name: partial(function, algorithm=algorithm) for name, function in functions.items()},
     )
 
 
-direct = only("direct", _CONVOLUTIONS)
+def _described(algorithm: str, primitives: tuple[str, ...]) -> dict[str, Any]:
+    """What "gpu" says of itself, with the numerics class of the algorithm."""
+    description = backend.describe()
+    for name in primitives:
+        function: Any = getattr(backend, name)
+        classes = {one.name: one.numerics for one in function.implementations}
+        weaker = classes.get(algorithm)
+        if weaker is not None:
+            description["numerics"][name] = {
+                dtype: weaker if weaker in function.primitive.numerics(dtype) else claim
+                for dtype, claim in description["numerics"][name].items()
+            }
+    return description
+
+
+def _workspace_bytes(
+    algorithm: str, primitives: tuple[str, ...], name: str, *tensors: Any, **attributes: Any
+) -> int:
+    """What the algorithm needs for a call, exactly, or "auto" for another primitive."""
+    rows = library.algorithms(name, *tensors, **attributes)
+    wanted = [row for row in rows if row.name == algorithm or name not in primitives]
+    return wanted[0].workspace_bytes
+
+
+direct = only("direct", (*_CONVOLUTIONS, *_CAUSAL_CONVOLUTIONS))
 implicit_gemm = only("implicit_gemm", _CONVOLUTIONS)
+implicit_precomp_gemm = only("implicit_precomp_gemm", _CONVOLUTIONS)
 two_pass = only("two_pass", _NORMS)
+fft = only("fft", _CAUSAL_CONVOLUTIONS)
+cuda_core = only("cuda_core", ("matmul_forward",))
+tensor_core_tf32x3 = only("tensor_core_tf32x3", ("matmul_forward",))
+tensor_core_tf32 = only("tensor_core_tf32", ("matmul_forward",))
