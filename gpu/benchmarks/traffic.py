@@ -1,17 +1,17 @@
-"""Memory traffic, the table in ``gpu/docs/traffic.md``: what memory-bound primitives move over their least.
+"""Memory traffic, the tables in ``gpu/docs/traffic.md``: what memory-bound primitives move over their least.
 
-    python gpu/benchmarks/traffic.py                     prints the table
-    python gpu/benchmarks/traffic.py --update FILE.md    puts it between the file's markers
+    python gpu/benchmarks/traffic.py                     prints the tables
+    python gpu/benchmarks/traffic.py --update FILE.md    puts them between the file's markers
 
-Of each primitive that the GPU library has, the largest of the calls drawn by the conformance suite, with
-contiguous tensors, run on the emulator in profile mode. Figures are counts, the same on every machine; there
-are no caches in them, so that what is read twice counts twice.
+The first table has the calls of ``traffic_calls.txt``, layers of well-known networks. The second has, of each
+primitive, the largest of some calls that the conformance suite would draw: nobody chose those. Both are run
+on the emulator in profile mode; figures are counts, the same on every machine.
 """
 # ruff: noqa: INP001
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,50 +20,65 @@ from dnncanon.conformance.calibration import updated
 from dnncanon.conformance.case import Case
 from dnncanon.conformance.execute import inputs
 from dnncanon.conformance.strategies import drawn_case
-from dnncanon.gpu.profiling import PrimitiveProfile, profile
-from dnncanon.spec import Primitive, Scale, Unsupported, primitives
+from dnncanon.gpu.library import functions
+from dnncanon.gpu.profiling import profile
+from dnncanon.spec import Primitive, Scale, primitives
 
-SCALE = Scale(batch=4, channels=32, extent=32, multiplications=1 << 19)
-DRAWS = 60
-CALLS = 3
-"""Calls of each primitive that are measured: those with the most bytes among the draws."""
+CALLS = Path(__file__).with_name("traffic_calls.txt")
+
+SCALE = Scale(batch=8, channels=128, extent=64, multiplications=1 << 21)
+DRAWS = 200
+MOST_BYTES = 2 << 20
+"""Of a drawn call, so that all of them take a minute or two."""
 MEMORY_BOUND = 16.0
-"""Flops of the definition for each byte that must move, up to which a primitive is memory-bound."""
+"""Flops of the definition for each byte that must move, up to which a call is memory-bound."""
 
-BEGIN, END = "<!-- traffic: begin -->", "<!-- traffic: end -->"
+NETWORKS = "<!-- networks: begin -->", "<!-- networks: end -->"
+DRAWN = "<!-- drawn: begin -->", "<!-- drawn: end -->"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one call moved. ``efficiency`` is the share of the sectors' bytes that lanes asked for."""
+    """What one call moved: bytes over the least, and shares of the requested sectors that lanes asked for."""
 
     primitive: str
     call: str
     least_bytes: int
-    over_least: float
+    requested: float
+    dram: float
     loads: float
     stores: float
     launches: int
 
 
-def measure(names: Iterable[str] | None = None, dtype: str = "float32") -> Iterator[Row]:
-    """For each primitive the call that moves most over its least."""
-    chosen = primitives() if names is None else {name: primitives()[name] for name in names}
-    os.environ["DNNCANON_DEVICE"] = "emulator-profile"
-    for primitive in chosen.values():
-        rows = [row for case in _calls(primitive, dtype) if (row := _row(case)) is not None]
-        if rows:
-            yield max(rows, key=lambda row: row.over_least)
+# --- Which calls ----------------------------------------------------------------------------------
 
 
-def _calls(primitive: Primitive[Any], dtype: str) -> list[Case]:
-    """The largest calls, of the data that the suite would give them, all contiguous."""
+def network_calls() -> list[Case]:
+    """The calls of ``traffic_calls.txt``."""
+    lines = CALLS.read_text(encoding="utf-8").splitlines()
+    return [Case.parse(line) for line in lines if line and not line.startswith("#")]
+
+
+def drawn_call(primitive: Primitive[Any], dtype: str = "float32") -> Case | None:
+    """The largest memory-bound call among some draws, of the data that the suite would give it.
+
+    A primitive that is never memory-bound, such as a product of matrices, has none.
+    """
     if dtype not in (row.dtype for row in primitive.dtypes):
         dtype = primitive.dtypes[0].dtype
     drawn = (drawn_case(primitive, dtype, SCALE, 1, index)[0] for index in range(DRAWS))
-    cases = [_contiguous(case) for case in drawn]
-    memory_bound = [c for c in cases if c.call.flops <= MEMORY_BOUND * c.call.least_bytes]
-    return sorted(memory_bound, key=lambda case: case.call.least_bytes, reverse=True)[:CALLS]
+    cases = [
+        _contiguous(case)
+        for case in drawn
+        if is_memory_bound(case) and case.call.least_bytes <= MOST_BYTES
+    ]
+    return max(cases, key=lambda case: case.call.least_bytes, default=None)
+
+
+def is_memory_bound(case: Case) -> bool:
+    """Whether the definition does few flops with each byte."""
+    return bool(case.call.flops <= MEMORY_BOUND * case.call.least_bytes)
 
 
 def _contiguous(case: Case) -> Case:
@@ -72,62 +87,71 @@ def _contiguous(case: Case) -> Case:
     return replace(case, arguments=arguments, layouts={}, fill="normal", after=None, runs=1)
 
 
-def _row(case: Case) -> Row | None:
+# --- What they move -------------------------------------------------------------------------------
+
+
+def measure(cases: Iterable[Case]) -> list[Row]:
+    """A row for each call. DNNCANON_DEVICE has to be emulator-profile."""
+    return [_row(case) for case in cases]
+
+
+def call_of(case: Case) -> str:
+    """Tensors and attributes as in a case line."""
+    return str(case).partition(" fill=")[0].partition(" ")[2]
+
+
+def _row(case: Case) -> Row:
     tensors = {name: guarded.view() for name, guarded in inputs(case).items()}
     given = [tensors.get(spec.name) for spec in case.primitive.inputs]
-    try:
-        counted = profile(case.primitive.name, *given, **case.arguments.attributes)
-    except Unsupported:
-        return None
+    counted = profile(case.primitive.name, *given, **case.arguments.attributes)
     return Row(
         case.primitive.name,
-        str(case).partition(" fill=")[0].partition(" ")[2],
+        call_of(case),
         counted.least_bytes,
         counted.bytes_over_least,
-        _efficiency(counted, "load"),
-        _efficiency(counted, "store"),
+        counted.dram_over_least,
+        counted.sector_efficiency("load"),
+        counted.sector_efficiency("store"),
         len(counted.launches),
     )
 
 
-def _efficiency(counted: PrimitiveProfile, operation: str) -> float:
-    """The sectors that would do for what lanes asked for, over those that were moved."""
-    accesses = [
-        access
-        for launch in counted.launches
-        for access in launch.profile.accesses
-        if access.space == "global" and access.operation == operation
-    ]
-    moved = sum(access.units for access in accesses)
-    return sum(access.least for access in accesses) / moved if moved else 1.0
+# --- The tables -----------------------------------------------------------------------------------
 
 
 def table(rows: Iterable[Row]) -> str:
     """The figures in Markdown, worst first."""
     lines = [
-        "| primitive | moved / least | loads | stores | launches | least KiB | call |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | --- |",
+        "| primitive | requests / least | DRAM / least | loads | stores | launches | least KiB | call |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
-    lines += [
-        f"| {r.primitive} | {r.over_least:.2f} | {r.loads:.2f} | {r.stores:.2f} | {r.launches} | "
-        f"{r.least_bytes / 1024:,.0f} | `{r.call}` |"
-        for r in sorted(rows, key=lambda row: row.over_least, reverse=True)
-    ]
-    return "\n".join(lines) + "\n"
+    worst_first = sorted(rows, key=lambda row: (row.dram, row.requested), reverse=True)
+    return "\n".join(lines + [line_of(row) for row in worst_first]) + "\n"
+
+
+def line_of(r: Row) -> str:
+    return (
+        f"| {r.primitive} | {r.requested:.2f} | {r.dram:.2f} | {r.loads:.2f} | {r.stores:.2f} | "
+        f"{r.launches} | {r.least_bytes / 1024:,.0f} | `{r.call}` |"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--primitive", action="append", choices=list(primitives()))
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--update", type=Path, metavar="FILE", help="rewrite the table in FILE")
+    parser.add_argument("--primitive", action="append", choices=list(functions()))
+    parser.add_argument("--update", type=Path, metavar="FILE", help="rewrite the tables in FILE")
     options = parser.parse_args(arguments)
-    text = table(measure(options.primitive, options.dtype))
+    chosen = options.primitive or list(functions())
+    os.environ["DNNCANON_DEVICE"] = "emulator-profile"
+    networks = table(measure(c for c in network_calls() if c.primitive.name in chosen))
+    cases = (drawn_call(primitives()[name]) for name in chosen)
+    drawn = table(measure(case for case in cases if case is not None))
     if not options.update:
-        print(text, end="")
+        print(networks, drawn, sep="\n", end="")
         return
     page = options.update.read_text(encoding="utf-8")
-    options.update.write_text(updated(page, text, BEGIN, END), encoding="utf-8")
+    page = updated(updated(page, networks, *NETWORKS), drawn, *DRAWN)
+    options.update.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,21 @@ def test_it_counts_what_is_moved_and_computed() -> None:
     assert counted.launches
 
 
+def test_what_windows_share_is_requested_often_and_read_once() -> None:
+    counted = profile("pool_average_forward", X, window=3, stride=1, padding=1)
+    assert counted.bytes_moved > 4 * X.nbytes
+    assert counted.dram_bytes == counted.least_bytes == 2 * X.nbytes
+    assert counted.dram_over_least == 1.0
+
+
+def test_sector_efficiency_is_the_share_that_lanes_asked_for() -> None:
+    rows = np.ones((64, 40), np.float32)
+    contiguous = profile("transform_tensor", rows)
+    gathered = profile("slice_forward", rows, start=(0, 0), limit=(64, 40), stride=(1, 8))
+    assert contiguous.sector_efficiency("load") == contiguous.sector_efficiency("store") == 1.0
+    assert gathered.sector_efficiency("load") == pytest.approx(1 / 8, rel=0.05)
+
+
 def test_two_profiles_are_equal() -> None:
     first, second = (profile("conv_forward", X, W, padding=1, stride=2) for _ in range(2))
     assert first.bytes_moved == second.bytes_moved

@@ -2,7 +2,8 @@
 
 DNNCANON_DEVICE=emulator-profile python
 >>> profile = gpu.profile("conv_forward", x, w, padding=1)
->>> profile.bytes_over_least          # sectors moved over the bytes that must move
+>>> profile.bytes_over_least          # bytes that requests touch over the bytes that must move
+>>> profile.dram_over_least           # the same of those that reach DRAM
 >>> profile.launches[0].profile.lines # by source line
 """
 
@@ -30,13 +31,38 @@ class PrimitiveProfile:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes in the 32-byte sectors that all launches touched, without caches."""
+        """Bytes in the 32-byte sectors that the requests of all launches touch, without caches."""
         return sum(32 * launch.profile.global_sectors for launch in self.launches)
 
     @property
     def bytes_over_least(self) -> float:
         """Bytes moved over the least; below 1 only where zero-size or broadcast inputs are counted."""
         return self.bytes_moved / self.least_bytes if self.least_bytes else 0.0
+
+    @property
+    def dram_bytes(self) -> int:
+        """Bytes that reach DRAM if caches keep all during a launch, and nothing from one to the next."""
+        return sum(launch.profile.dram_bytes for launch in self.launches)
+
+    @property
+    def dram_over_least(self) -> float:
+        """Bytes that reach DRAM over the least."""
+        return self.dram_bytes / self.least_bytes if self.least_bytes else 0.0
+
+    def sector_efficiency(self, operation: str) -> float:
+        """The share that lanes asked for of the bytes in the sectors of all "load" or "store" requests.
+
+        1 is perfect, and what there is to say where there are no such requests. Above 1 lanes of a request
+        share bytes, as all do in a broadcast.
+        """
+        accesses = [
+            access
+            for launch in self.launches
+            for access in launch.profile.accesses
+            if access.space == "global" and access.operation == operation
+        ]
+        touched = sum(access.units for access in accesses)
+        return sum(access.least for access in accesses) / touched if touched else 1.0
 
     @property
     def flops_executed(self) -> int:

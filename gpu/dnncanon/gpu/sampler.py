@@ -1,15 +1,16 @@
 """The spatial transformer: what its primitives launch. Results are the same in every run."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from dnncanon import spec
 from dnncanon.gpu.primitive import GpuPrimitive, Implementation, Launch, Layouts, implements
-from dnncanon.gpu.runtime import DeviceArray, launch, origin, reinterpret
+from dnncanon.gpu.runtime import DeviceArray, launch, origin
 from dnncanon.spec.sampler import AffineGridProblem, GridSampleProblem
+
+if TYPE_CHECKING:
+    from dnncanon.gpu.kernels.scratch import Scratch
 
 # Kernels are imported by the first call: importing them imports Numba.
 
@@ -21,10 +22,11 @@ def affine_grid_forward(run: Launch[AffineGridProblem]) -> None:
     from dnncanon.gpu.kernels import sampler
 
     p, theta, grid = run.problem, run.inputs["theta"], run.outputs["grid"]
-    blocks, walk = sampler.walk_over((p.batch, *sampler.spatial(p.output_size)))
+    extents = (p.batch, *sampler.spatial(p.output_size), p.dims)
+    blocks, walk = sampler.walk_of_grid(extents)
     strides = (origin(theta), *theta.strides), sampler.strides_of_points(grid)
-    args = (theta, grid, *walk, p.dims, int(p.align_corners), *strides)
-    launch(sampler.affine_grid(run.dtype), blocks, sampler.THREADS, args, stream=run.stream)
+    args = (theta, grid, *walk, int(p.align_corners), *strides)
+    launch(sampler.affine_grid(run.dtype), blocks, sampler.GRID_THREADS, args, stream=run.stream)
 
 
 def _affine_grid_backward(run: Launch[AffineGridProblem]) -> None:
@@ -79,10 +81,11 @@ def grid_sample_forward(run: Launch[GridSampleProblem]) -> None:
     from dnncanon.gpu.kernels.windows import THREADS, Walk, strides_of
 
     x, grid, y = run.inputs["x"], run.inputs["grid"], run.outputs["y"]
-    walk = Walk.over(y, (x, y))
+    walk = Walk.over(y, (x, y), apart=True)
     strides = strides_of(x), sampler.strides_of_points(grid), strides_of(y)
     args = (x, grid, y, *walk.arguments, sampler.options_of(run.problem), *strides)
-    launch(sampler.forward(run.dtype, walk.lanes), walk.blocks, THREADS, args, stream=run.stream)
+    made = sampler.forward(run.dtype, walk.lanes, walk.apart)
+    launch(made, walk.blocks, THREADS, args, stream=run.stream)
 
 
 def _grid_sample_backward(run: Launch[GridSampleProblem]) -> None:
@@ -97,25 +100,44 @@ def _gather(run: Launch[GridSampleProblem]) -> None:
     from dnncanon.gpu.kernels import sampler
     from dnncanon.gpu.kernels.windows import THREADS, Walk, strides_of
 
-    p, grid, dy, dx = run.problem, run.inputs["grid"], run.inputs["dy"], run.outputs["dx"]
-    memory = _Shares.within(run.workspace, p)
+    p, dy, dx = run.problem, run.inputs["dy"], run.outputs["dx"]
+    arrays = _scratch(p).arrays(run.workspace)
+    _sort_shares(run, **arrays)
+    walk = Walk.over(dx, (dy, dx), apart=True)
+    made = sampler.gather(run.dtype, walk.lanes, walk.apart)
     inputs, outputs = sampler.spatial(p.input_size), sampler.spatial(p.output_size)
-    blocks, walk = sampler.walk_over((p.batch, *outputs))
-    options, points = sampler.options_of(p), sampler.strides_of_points(grid)
-    args: tuple[Any, ...] = (grid, memory.cells, memory.weights, *walk, options, points)
-    launch(sampler.shares(run.dtype), blocks, sampler.THREADS, args, stream=run.stream)
-
-    sizes = (p.batch, math.prod(p.input_size), _capacity(p))
-    args = (memory.cells, memory.ends, memory.entries, sizes)
-    blocks, threads = min(p.batch, sampler.BLOCKS), sampler.threads_for(max(sizes[1:]))
-    launch(sampler.sorted_shares, blocks, threads, args, stream=run.stream)
-
-    walk_of_dx = Walk.over(dx, (dy, dx))
-    made = sampler.gather(run.dtype, walk_of_dx.lanes)
-    shares = memory.ends, memory.entries, memory.weights
-    args = (dy, dx, *shares, *walk_of_dx.arguments, sizes, inputs, (*outputs, p.taps))
+    shares = tuple(arrays[name] for name in ("begins", "ends", "entries", "weights"))
+    args = (dy, dx, *shares, *walk.arguments, _capacity(p), inputs, outputs)
     args = (*args, strides_of(dy), strides_of(dx))
-    launch(made, walk_of_dx.blocks, THREADS, args, stream=run.stream)
+    launch(made, walk.blocks, THREADS, args, stream=run.stream)
+
+
+def _sort_shares(
+    run: Launch[GridSampleProblem],
+    begins: DeviceArray,
+    ends: DeviceArray,
+    entries: DeviceArray,
+    weights: DeviceArray,
+) -> None:
+    """The weights of all shares, and the shares of each cell as its ``entries`` from begin to end."""
+    from dnncanon.gpu.kernels import sampler
+    from dnncanon.gpu.kernels.moving import fill
+
+    p, grid, cells = run.problem, run.inputs["grid"], begins.size
+    blocks, walk = sampler.walk_over((p.batch, *sampler.spatial(p.output_size)))
+    blocks_of_cells, _ = sampler.walk_over((cells,))
+    given = sampler.options_of(p), sampler.strides_of_points(grid)
+    points = math.prod(p.output_size)
+    counted, placed = sampler.counted_shares(run.dtype), sampler.placed_shares(run.dtype)
+    steps: tuple[tuple[Any, int, tuple[Any, ...]], ...] = (
+        (counted, blocks, (grid, weights, ends, *walk, points, *given)),
+        (sampler.allotted_places, blocks_of_cells, (begins, ends, cells)),
+        (placed, blocks, (grid, ends, entries, *walk, points, *given)),
+        (sampler.sorted_shares, blocks_of_cells, (begins, ends, entries, cells)),
+    )
+    fill(ends, 0, stream=run.stream)
+    for made, count, args in steps:
+        launch(made, count, sampler.THREADS, args, stream=run.stream)
 
 
 def _slopes(run: Launch[GridSampleProblem]) -> None:
@@ -129,10 +151,13 @@ def _slopes(run: Launch[GridSampleProblem]) -> None:
         elementwise(sampler.nothing, (), (dgrid,), stream=run.stream)
         return
     dy, x = run.inputs["dy"], run.inputs["x"]
-    blocks, walk = sampler.walk_over((p.batch, *sampler.spatial(p.output_size)))
+    extents = (p.batch, *sampler.spatial(p.output_size))
+    size, width = math.prod(extents), sampler.team_width(x)
     points = sampler.strides_of_points(grid), sampler.strides_of_points(dgrid)
     strides = strides_of(dy), strides_of(x), *points
-    args = (dy, x, grid, dgrid, *walk, p.channels, sampler.options_of(p), *strides)
+    counts = size, extents, p.channels, width
+    args = (dy, x, grid, dgrid, *counts, sampler.options_of(p), *strides)
+    blocks = sampler.blocks_of_teams(size, width)
     launch(sampler.slopes(run.dtype), blocks, sampler.THREADS, args, stream=run.stream)
 
 
@@ -144,39 +169,23 @@ def _capacity(p: GridSampleProblem) -> int:
     return math.prod(p.output_size) * p.taps
 
 
-def _parts(p: GridSampleProblem) -> tuple[tuple[int, np.dtype[Any]], ...]:
-    """Elements of an image and their type: cells of shares, ends of cells, entries, weights of shares."""
-    word, weight = np.dtype(np.int64), np.dtype("f8" if p.dtype == "float64" else "f4")
-    shares, cells = _capacity(p), math.prod(p.input_size)
-    return (shares, word), (cells, word), (shares, word), (shares, weight)
+def _scratch(p: GridSampleProblem) -> "Scratch":
+    """What dx needs. Places are those of all images; behind the ends is the number of those taken."""
+    from dnncanon.gpu.kernels.scratch import Scratch
+
+    shares, cells = p.batch * _capacity(p), p.batch * math.prod(p.input_size)
+    word = "int32" if shares < 2**31 else "int64"
+    return Scratch(
+        begins=((cells,), word),
+        ends=((cells + 1,), word),
+        entries=((shares,), word),
+        weights=((shares,), "float64" if p.dtype == "float64" else "float32"),
+    )
 
 
 def _workspace(layouts: Layouts[GridSampleProblem]) -> int:
     p = layouts.problem
-    if not p.return_dx or 0 in p.x_shape:
-        return 0
-    return p.batch * sum(count * kind.itemsize for count, kind in _parts(p))
-
-
-@dataclass(frozen=True, slots=True)
-class _Shares:
-    """The workspace of dx."""
-
-    cells: DeviceArray
-    ends: DeviceArray
-    entries: DeviceArray
-    weights: DeviceArray
-
-    @classmethod
-    def within(cls, workspace: DeviceArray | None, p: GridSampleProblem) -> "_Shares":
-        assert workspace is not None
-        memory, found, at = reinterpret(workspace, np.dtype(np.uint8)), [], 0
-        for count, kind in _parts(p):
-            size = p.batch * count * kind.itemsize
-            part = replace(memory, pointer=memory.pointer + at, shape=(size,))
-            found.append(reinterpret(part, kind))
-            at += size
-        return cls(*found)
+    return _scratch(p).nbytes if p.return_dx and 0 not in p.x_shape else 0
 
 
 grid_sample_backward = GpuPrimitive(

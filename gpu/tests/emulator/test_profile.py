@@ -67,6 +67,76 @@ def test_a_broadcast_is_one_sector():
     assert only(accesses, "global", "load").units_per_request == 1
 
 
+def test_a_broadcast_fills_an_eighth_of_its_sector_not_four_of_them():
+    def kernel(x, out):
+        out[cuda.threadIdx.x] = x[0] + x[cuda.threadIdx.x // 16 * 8]
+
+    accesses = profile(kernel, 1, 32, np.zeros(16, np.float32), np.zeros(32, np.float32)).accesses
+    assert sorted(a.units for a in accesses if a.operation == "load") == [1, 2]
+    assert all(a.least == 1 for a in accesses if a.operation == "load")
+
+
+# --- What reaches DRAM: each sector once, however often it is requested
+
+
+def dram_of(kernel, *args, block=64):
+    got = profile(kernel, 1, block, *args)
+    return got.dram_bytes_read // 32, got.dram_bytes_written // 32
+
+
+@pytest.mark.parametrize(("stride", "sectors"), [(1, 8), (2, 16), (8, 64), (32, 64)])
+def test_sectors_are_read_whole(stride, sectors):
+    x, out = np.zeros(64 * stride, np.float32), np.zeros(64, np.float32)
+    assert dram_of(make_copy(stride), x, out) == (sectors, 8)
+
+
+def test_what_is_read_again_costs_dram_nothing():
+    def kernel(x, out):
+        i = cuda.threadIdx.x
+        out[i] = x[i] + x[i + 8] + x[0]
+
+    assert dram_of(kernel, np.zeros(72, np.float32), np.zeros(64, np.float32)) == (9, 8)
+
+
+def test_what_a_kernel_has_written_it_reads_from_the_cache():
+    def kernel(x):
+        i = cuda.threadIdx.x
+        x[i] = 1.0
+        cuda.syncthreads()
+        x[i] = 2 * x[63 - i]
+
+    assert dram_of(kernel, np.zeros(64, np.float32)) == (0, 8)
+
+
+def test_what_a_kernel_reads_and_then_writes_costs_dram_both():
+    def kernel(x):
+        x[cuda.threadIdx.x] += 1.0
+
+    assert dram_of(kernel, np.zeros(64, np.float32)) == (8, 8)
+
+
+def test_an_atomic_reads_and_writes():
+    def kernel(x):
+        cuda.atomic.add(x, cuda.threadIdx.x // 8, 1)
+
+    assert dram_of(kernel, np.zeros(64, np.int32)) == (1, 1)
+
+
+def test_each_launch_begins_with_an_empty_cache():
+    x, out = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    assert dram_of(make_copy(1), x, out) == dram_of(make_copy(1), x, out)
+
+
+def test_shared_memory_is_not_dram():
+    def kernel(out):
+        tile = cuda.shared.array(64, float32)
+        tile[cuda.threadIdx.x] = 1.0
+        cuda.syncthreads()
+        out[cuda.threadIdx.x] = tile[63 - cuda.threadIdx.x]
+
+    assert dram_of(kernel, np.zeros(64, np.float32)) == (0, 8)
+
+
 def test_a_vector_load_of_16_bytes_takes_16_sectors():
     def kernel(x, out):
         i = cuda.threadIdx.x

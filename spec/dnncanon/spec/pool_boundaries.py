@@ -17,7 +17,8 @@ class PoolBoundary:
     ``only`` names the pooling, "max", "average" or "lp", that it is a boundary of; empty for all. ``layout``
     tells the strides of the first tensor: ``dense``; ``channels_last``; ``repeated``, 0 in the batch; or a
     number, by which all strides of the dense one are multiplied. ``report`` is the public report of a wrong
-    result or a crash that it follows, if it follows one.
+    result or a crash that it follows, if it follows one. ``special_values`` asks for NaN, Inf, −0 and
+    subnormals.
     """
 
     name: str
@@ -26,6 +27,7 @@ class PoolBoundary:
     layout: str | int = "dense"
     only: str = ""
     report: str = ""
+    special_values: bool = False
 
     def strides(self, shape: Shape) -> Shape | None:
         """Strides for the first tensor of a primitive, of this shape; None if it is dense."""
@@ -59,6 +61,7 @@ _EMPTY = (
 
 _WINDOWS = (
     PoolBoundary("global", (2, 3, 5, 7)),
+    PoolBoundary("global, NaN and Inf", (4, 8, 9, 11), special_values=True),
     PoolBoundary("global, channels last", (2, 5, 3, 4), layout="channels_last"),
     PoolBoundary("adaptive to more", (1, 2, 3, 2), {"output_size": (7, 5)}),
     PoolBoundary("adaptive to fewer", (1, 2, 9, 7), {"output_size": (4, 2)}),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dnncanon.spec.dtypes import DTYPES
 from dnncanon.spec.pool_boundaries import PoolBoundary, pool_boundaries
 from dnncanon.spec.pool_problem import GEOMETRY, PoolProblem, resolve
 from dnncanon.spec.primitive import Arguments, Boundary, Draw, Scale
@@ -203,10 +204,11 @@ def _limited(sample: Sample, scale: Scale) -> Sample:
 def _boundaries(family: _Family) -> Callable[[str], Iterator[Boundary]]:
     def of_dtype(dtype: str) -> Iterator[Boundary]:
         for boundary in pool_boundaries():
-            if boundary.only in ("", family.kind):
+            special = boundary.special_values
+            if boundary.only in ("", family.kind) and (DTYPES[dtype].is_float or not special):
                 arguments = _at(boundary, family, dtype)
                 if not _beyond_int32(boundary, arguments):
-                    yield Boundary(boundary.name, arguments, boundary.report)
+                    yield Boundary(boundary.name, arguments, boundary.report, special)
 
     return of_dtype
 

@@ -1,13 +1,14 @@
 """Normalization over windows: one thread for each element, which looks at the window around it.
 
 A shape is arranged as four outer dims and three over which windows extend, those that are not there having
-extent 1; the ones with x's fastest dim come last. So neighbouring threads read neighbouring elements, and all
-but the first read of an element hit a cache.
-Backward, a first kernel keeps s of each element in the workspace, and a second one adds up the shares.
+extent 1, in the order in which x is in memory. So neighbouring threads read neighbouring elements, and all but
+the first read of an element hit a cache.
+Backward, a first kernel keeps s of each element in the workspace, and a second one adds up the shares. Where
+windows are not too large for that, ``norm_window_tiled`` does both in one launch.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import pow as power
@@ -18,6 +19,7 @@ from dnncanon.gpu.primitive import Implementation, Launch, Layouts
 from dnncanon.gpu.runtime import (
     DeviceArray,
     Kernel,
+    Strided,
     blocks_for,
     kernel,
     launch,
@@ -64,6 +66,7 @@ def backward(run: Launch[WindowNormProblem]) -> None:
         shape,
         tuple(stride for by in places_of for stride in by),
         tuple(origin(array) for array in (dy, x, means, dx, dmeans)),
+        dense_strides(shape)[order.first : order.first + _WINDOW],
         (p.window, p.window - 1 - p.before, int(p.has_means)),
         (p.beta, 2.0 * p.beta * p.weight),
     )
@@ -97,23 +100,32 @@ def _grid(shape: tuple[int, ...]) -> int:
 @dataclass(frozen=True, slots=True)
 class Order:
     """Which dim of x each of the seven is, None for one that it does not have; windows extend over the three
-    from ``first`` on, which are the first or the last."""
+    from ``first`` on. Outer dims are behind those if they are all faster in memory."""
 
     dims: tuple[int | None, ...]
     first: int
 
     @classmethod
-    def of(cls, p: WindowNormProblem, x: DeviceArray) -> "Order":
+    def of(cls, p: WindowNormProblem, x: Strided) -> "Order":
         def fast(d: int) -> int:
             return x.strides[d] if x.shape[d] > 1 else 2**63
 
         every = range(len(p.x_shape))
         outer = sorted((d for d in every if d not in p.axes), key=fast, reverse=True)
-        padded_outer = (*(None,) * (_OUTER - len(outer)), *outer)
+        fastest = min(map(fast, p.axes))
+        before = [d for d in outer if fast(d) >= fastest]
+        after = outer[len(before) :]
+        padded_before = (*(None,) * (_OUTER - len(outer)), *before)
         windows = (*(None,) * (_WINDOW - len(p.axes)), *p.axes)
-        if min(every, key=fast) in p.axes:
-            return cls((*padded_outer, *windows), _OUTER)
-        return cls((*windows, *padded_outer), 0)
+        return cls((*padded_before, *windows, *after), len(padded_before))
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        return self.dims[self.first : self.first + _WINDOW]
+
+    @property
+    def outer(self) -> tuple[int | None, ...]:
+        return self.dims[: self.first] + self.dims[self.first + _WINDOW :]
 
     def shape(self, p: WindowNormProblem) -> tuple[int, ...]:
         return tuple(1 if d is None else p.x_shape[d] for d in self.dims)
@@ -123,7 +135,7 @@ class Order:
 
 
 FORWARD = Implementation("direct", forward)
-BACKWARD = Implementation("direct", backward, workspace_bytes)
+BACKWARD = Implementation("two_pass", backward, workspace_bytes)
 
 # --- Kernels --------------------------------------------------------------------------------------
 
@@ -143,10 +155,49 @@ def product(extents: Any) -> Any:
 
 
 @cache
+def squares_of(dtype: str) -> Callable[..., Any]:
+    """squares(x, means, at, steps, means_at, means_steps, window, place, extents): Σ (x − means)² of a window.
+
+    ``at`` is where its centre is in memory, ``steps`` go along its dims, ``place`` and ``extents`` are there.
+    """
+    to_sum, zero = ELEMENTS[dtype].to_sum, ELEMENTS[dtype].sum(0)
+
+    @device_function
+    def squares(
+        x: Any,
+        means: Any,
+        at: Any,
+        steps: Any,
+        means_at: Any,
+        means_steps: Any,
+        window: Any,
+        place: Any,
+        extents: Any,
+    ) -> Any:
+        taps, before, has_means = window
+        total = zero
+        low0, high0 = window_at(before, taps, place[0], extents[0])
+        low1, high1 = window_at(before, taps, place[1], extents[1])
+        low2, high2 = window_at(before, taps, place[2], extents[2])
+        for i0 in range(low0, high0):
+            for i1 in range(low1, high1):
+                for i2 in range(low2, high2):
+                    value = to_sum(x[uint64(at + i0 * steps[0] + i1 * steps[1] + i2 * steps[2])])
+                    if has_means != 0:
+                        near = means_at + i0 * means_steps[0]
+                        near += i1 * means_steps[1] + i2 * means_steps[2]
+                        value -= to_sum(means[uint64(near)])
+                    total += value * value
+        return total
+
+    return squares
+
+
+@cache
 def spread(dtype: str, out_dtype: str, first: int, *, finished: bool) -> Kernel:
     """s = k + α/n^d·Σ (x − means)² of each element, or finished, x·s^−β. Launch with THREADS threads."""
     number, to_sum = ELEMENTS[dtype].sum, ELEMENTS[dtype].to_sum
-    from_sum, zero = ELEMENTS[out_dtype].from_sum, ELEMENTS[dtype].sum(0)
+    from_sum, squares = ELEMENTS[out_dtype].from_sum, squares_of(dtype)
     threads, second, third = THREADS, first + 1, first + 2
 
     @kernel
@@ -154,29 +205,17 @@ def spread(dtype: str, out_dtype: str, first: int, *, finished: bool) -> Kernel:
         inputs: Any, out: Any, shape: Any, strides: Any, origins: Any, window: Any, scalars: Any
     ) -> None:
         x, means = inputs
-        taps, before, has_means = window
         beta, weight, k = number(scalars[0]), number(scalars[1]), number(scalars[2])
-        e0, e1, e2 = shape[first], shape[second], shape[third]
+        extents = shape[first], shape[second], shape[third]
         size = product(shape)
-        # Steps of x, then of means, along the dims of a window.
-        x0, x1, x2 = strides[first], strides[second], strides[third]
-        m0, m1, m2 = strides[7 + first], strides[7 + second], strides[7 + third]
+        x_steps = strides[first], strides[second], strides[third]
+        means_steps = strides[7 + first], strides[7 + second], strides[7 + third]
         index = int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         while index < size:
             digits = digits_of(index, shape)
             at = places(digits, strides, origins)
-            total = zero
-            low0, high0 = window_at(before, taps, digits[first], e0)
-            low1, high1 = window_at(before, taps, digits[second], e1)
-            low2, high2 = window_at(before, taps, digits[third], e2)
-            for i0 in range(low0, high0):
-                for i1 in range(low1, high1):
-                    for i2 in range(low2, high2):
-                        value = to_sum(x[uint64(at[0] + i0 * x0 + i1 * x1 + i2 * x2)])
-                        if has_means != 0:
-                            near = at[1] + i0 * m0 + i1 * m1 + i2 * m2
-                            value -= to_sum(means[uint64(near)])
-                        total += value * value
+            place = digits[first], digits[second], digits[third]
+            total = squares(x, means, at[0], x_steps, at[1], means_steps, window, place, extents)
             s = k + weight * total
             if finished:
                 result = to_sum(x[uint64(at[0])]) * power(s, -beta)
@@ -202,6 +241,7 @@ def gradient(dtype: str, first: int) -> Kernel:
         shape: Any,
         strides: Any,
         origins: Any,
+        steps: Any,
         window: Any,
         scalars: Any,
     ) -> None:
@@ -211,9 +251,7 @@ def gradient(dtype: str, first: int) -> Kernel:
         beta, weight = number(scalars[0]), number(scalars[1])
         e0, e1, e2 = shape[first], shape[second], shape[third]
         size = product(shape)
-        # s is dense in the order of the seven dims: steps along those of a window.
-        s2 = size // (e0 * e1 * e2) if first == 0 else int64(1)
-        s1, s0 = s2 * e2, s2 * e2 * e1
+        s0, s1, s2 = steps  # s is dense in the order of the seven dims
         y0, y1, y2 = strides[first], strides[second], strides[third]
         x0, x1, x2 = strides[7 + first], strides[7 + second], strides[7 + third]
         index = int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x

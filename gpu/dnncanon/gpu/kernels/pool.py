@@ -37,12 +37,12 @@ def norm_mode(p: float) -> int:
 @cache
 def max_forward(dtype: str, lanes: int, with_indices: bool) -> Kernel:
     """y and indices of the first largest cell; without indices the array for them is not touched."""
-    element, words, numbers = ELEMENTS[dtype], lanes_of(dtype, lanes), lanes_of("int32", lanes)
-    number, to_sum, from_sum = element.sum, element.to_sum, element.from_sum
-    load, first_word, rest_words = words.load, words.first, words.rest
-    blank, append, store = words.blank, words.append, words.store
-    blank_index, append_index, store_index = numbers.blank, numbers.append, numbers.store
-    to_index = types.int32
+    number, elements, numbers = (
+        ELEMENTS[dtype].sum,
+        lanes_of(dtype, lanes),
+        lanes_of("int32", lanes),
+    )
+    read, write, write_indices = elements.read, elements.write, numbers.write
     least = number(-math.inf if DTYPES[dtype].is_float else DTYPES[dtype].min)
 
     @kernel
@@ -60,8 +60,8 @@ def max_forward(dtype: str, lanes: int, with_indices: bool) -> Kernel:
         indices_at: Any,
     ) -> None:
         d0, d1, d2 = dims
-        best = cuda.local.array(lanes, number)
-        where = cuda.local.array(lanes, types.int64)
+        values, best = cuda.local.array(lanes, number), cuda.local.array(lanes, number)
+        where = cuda.local.array(lanes, _int64)
         stride = _int64(cuda.gridDim.x) * cuda.blockDim.x
         index = _int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         digits = digits_of(index, extents)
@@ -78,26 +78,18 @@ def max_forward(dtype: str, lanes: int, with_indices: bool) -> Kernel:
                 for i1 in range(begin1, end1, d1[4]):
                     at = place(x_at, n, c, i0, i1, begin2)
                     for i2 in range(begin2, end2, d2[4]):
-                        bundle = load(x, at)
+                        read(x, at, values)
                         for lane in range(lanes):
-                            value = to_sum(first_word(x, bundle))
-                            bundle = rest_words(x, bundle)
-                            now = best[lane]
+                            value, now = values[lane], best[lane]
                             # NaN is larger than every number, and the first NaN stays.
                             larger = value > now or (value != value and now == now)
                             if larger or where[lane] < 0:
                                 best[lane] = value
                                 where[lane] = (i0 * d1[0] + i1) * d2[0] + i2
                         at += d2[4] * x_at[5]
-            out = blank()
-            for lane in range(lanes):
-                out = append(y, out, from_sum(best[lane]))
-            store(y, place(y_at, n, c, o0, o1, o2), out)
+            write(y, place(y_at, n, c, o0, o1, o2), best)
             if with_indices:
-                found = blank_index()
-                for lane in range(lanes):
-                    found = append_index(indices, found, to_index(where[lane]))
-                store_index(indices, place(indices_at, n, c, o0, o1, o2), found)
+                write_indices(indices, place(indices_at, n, c, o0, o1, o2), where)
             digits = advance(digits, step, extents)
             index += stride
 
@@ -107,11 +99,9 @@ def max_forward(dtype: str, lanes: int, with_indices: bool) -> Kernel:
 @cache
 def sum_forward(dtype: str, lanes: int, norm: bool) -> Kernel:
     """Sums over windows: averages, or with ``norm`` p-norms."""
-    element, words = ELEMENTS[dtype], lanes_of(dtype, lanes)
-    number, to_sum, from_sum = element.sum, element.to_sum, element.from_sum
-    load, first_word, rest_words = words.load, words.first, words.rest
-    blank, append, store = words.blank, words.append, words.store
-    term, finish = _norm(number) if norm else _average(number)
+    number, elements = ELEMENTS[dtype].sum, lanes_of(dtype, lanes)
+    clear, read, write = elements.clear, elements.read, elements.write
+    term, finish = terms_of(number, norm)
 
     @kernel
     def pool_sum_forward(
@@ -129,7 +119,7 @@ def sum_forward(dtype: str, lanes: int, norm: bool) -> Kernel:
         exponents: Any,
     ) -> None:
         d0, d1, d2 = dims
-        sums = cuda.local.array(lanes, number)
+        sums, values = cuda.local.array(lanes, number), cuda.local.array(lanes, number)
         power, root = number(exponents[0]), number(exponents[1])
         stride = _int64(cuda.gridDim.x) * cuda.blockDim.x
         index = _int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
@@ -140,30 +130,36 @@ def sum_forward(dtype: str, lanes: int, norm: bool) -> Kernel:
             begin0, end0 = window(o0, d0)
             begin1, end1 = window(o1, d1)
             begin2, end2 = window(o2, d2)
-            for lane in range(lanes):
-                sums[lane] = number(0)
+            clear(sums)
             for i0 in range(begin0, end0, d0[4]):
                 for i1 in range(begin1, end1, d1[4]):
                     at = place(x_at, n, c, i0, i1, begin2)
                     for _ in range(begin2, end2, d2[4]):
-                        bundle = load(x, at)
+                        read(x, at, values)
                         for lane in range(lanes):
-                            sums[lane] += term(to_sum(first_word(x, bundle)), mode, power)
-                            bundle = rest_words(x, bundle)
+                            sums[lane] += term(values[lane], mode, power)
                         at += d2[4] * x_at[5]
-            cells = (
-                count(o0, d0, include_padding)
-                * count(o1, d1, include_padding)
-                * count(o2, d2, include_padding)
-            )
-            out = blank()
+            cells = counted(o0, o1, o2, dims, include_padding)
             for lane in range(lanes):
-                out = append(y, out, from_sum(finish(sums[lane], cells, mode, root)))
-            store(y, place(y_at, n, c, o0, o1, o2), out)
+                sums[lane] = finish(sums[lane], cells, mode, root)
+            write(y, place(y_at, n, c, o0, o1, o2), sums)
             digits = advance(digits, step, extents)
             index += stride
 
     return pool_sum_forward
+
+
+@device_function
+def counted(o0: Any, o1: Any, o2: Any, dims: Any, include_padding: Any) -> Any:
+    """How many cells of a window count."""
+    d0, d1, d2 = dims
+    rows = count(o0, d0, include_padding) * count(o1, d1, include_padding)
+    return rows * count(o2, d2, include_padding)
+
+
+def terms_of(number: Any, norm: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """term(value, mode, power) and finish(total, cells, mode, root) of averages or p-norms."""
+    return _norm(number) if norm else _average(number)
 
 
 def _average(number: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -205,11 +201,13 @@ def _norm(number: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
 @cache
 def max_backward(dtype: str, lanes: int) -> Kernel:
     """dy of the windows over a cell whose index is the cell's."""
-    element, words, numbers = ELEMENTS[dtype], lanes_of(dtype, lanes), lanes_of("int32", lanes)
-    number, to_sum, from_sum = element.sum, element.to_sum, element.from_sum
-    load, first_word, rest_words = words.load, words.first, words.rest
-    load_index, first_index, rest_index = numbers.load, numbers.first, numbers.rest
-    blank, append, store = words.blank, words.append, words.store
+    number, elements, numbers = (
+        ELEMENTS[dtype].sum,
+        lanes_of(dtype, lanes),
+        lanes_of("int32", lanes),
+    )
+    clear, read, write = elements.clear, elements.read, elements.write
+    read_indices = numbers.read
 
     @kernel
     def pool_max_backward(
@@ -226,7 +224,8 @@ def max_backward(dtype: str, lanes: int) -> Kernel:
         dx_at: Any,
     ) -> None:
         d0, d1, d2 = dims
-        sums = cuda.local.array(lanes, number)
+        sums, values = cuda.local.array(lanes, number), cuda.local.array(lanes, number)
+        chosen = cuda.local.array(lanes, _int64)
         stride = _int64(cuda.gridDim.x) * cuda.blockDim.x
         index = _int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         digits = digits_of(index, extents)
@@ -237,22 +236,16 @@ def max_backward(dtype: str, lanes: int) -> Kernel:
             begin0, end0, step0 = covering(i0, d0)
             begin1, end1, step1 = covering(i1, d1)
             begin2, end2, step2 = covering(i2, d2)
-            for lane in range(lanes):
-                sums[lane] = number(0)
+            clear(sums)
             for o0 in range(begin0, end0, step0):
                 for o1 in range(begin1, end1, step1):
                     for o2 in range(begin2, end2, step2):
-                        bundle = load(dy, place(dy_at, n, c, o0, o1, o2))
-                        found = load_index(indices, place(indices_at, n, c, o0, o1, o2))
+                        read(dy, place(dy_at, n, c, o0, o1, o2), values)
+                        read_indices(indices, place(indices_at, n, c, o0, o1, o2), chosen)
                         for lane in range(lanes):
-                            if _int64(first_index(indices, found)) == own:
-                                sums[lane] += to_sum(first_word(dy, bundle))
-                            bundle = rest_words(dy, bundle)
-                            found = rest_index(indices, found)
-            out = blank()
-            for lane in range(lanes):
-                out = append(dx, out, from_sum(sums[lane]))
-            store(dx, place(dx_at, n, c, i0, i1, i2), out)
+                            if chosen[lane] == own:
+                                sums[lane] += values[lane]
+            write(dx, place(dx_at, n, c, i0, i1, i2), sums)
             digits = advance(digits, step, extents)
             index += stride
 
@@ -262,10 +255,8 @@ def max_backward(dtype: str, lanes: int) -> Kernel:
 @cache
 def average_backward(dtype: str, lanes: int) -> Kernel:
     """dy / count of the windows over a cell."""
-    element, words = ELEMENTS[dtype], lanes_of(dtype, lanes)
-    number, to_sum, from_sum = element.sum, element.to_sum, element.from_sum
-    load, first_word, rest_words = words.load, words.first, words.rest
-    blank, append, store = words.blank, words.append, words.store
+    number, elements = ELEMENTS[dtype].sum, lanes_of(dtype, lanes)
+    clear, read, write = elements.clear, elements.read, elements.write
 
     @kernel
     def pool_average_backward(
@@ -281,7 +272,7 @@ def average_backward(dtype: str, lanes: int) -> Kernel:
         include_padding: Any,
     ) -> None:
         d0, d1, d2 = dims
-        sums = cuda.local.array(lanes, number)
+        sums, values = cuda.local.array(lanes, number), cuda.local.array(lanes, number)
         stride = _int64(cuda.gridDim.x) * cuda.blockDim.x
         index = _int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         digits = digits_of(index, extents)
@@ -291,22 +282,17 @@ def average_backward(dtype: str, lanes: int) -> Kernel:
             begin0, end0, step0 = covering(i0, d0)
             begin1, end1, step1 = covering(i1, d1)
             begin2, end2, step2 = covering(i2, d2)
-            for lane in range(lanes):
-                sums[lane] = number(0)
+            clear(sums)
             for o0 in range(begin0, end0, step0):
                 count0 = count(o0, d0, include_padding)
                 for o1 in range(begin1, end1, step1):
                     count1 = count0 * count(o1, d1, include_padding)
                     for o2 in range(begin2, end2, step2):
                         cells = number(count1 * count(o2, d2, include_padding))
-                        bundle = load(dy, place(dy_at, n, c, o0, o1, o2))
+                        read(dy, place(dy_at, n, c, o0, o1, o2), values)
                         for lane in range(lanes):
-                            sums[lane] += to_sum(first_word(dy, bundle)) / cells
-                            bundle = rest_words(dy, bundle)
-            out = blank()
-            for lane in range(lanes):
-                out = append(dx, out, from_sum(sums[lane]))
-            store(dx, place(dx_at, n, c, i0, i1, i2), out)
+                            sums[lane] += values[lane] / cells
+            write(dx, place(dx_at, n, c, i0, i1, i2), sums)
             digits = advance(digits, step, extents)
             index += stride
 
@@ -316,10 +302,8 @@ def average_backward(dtype: str, lanes: int) -> Kernel:
 @cache
 def norm_backward(dtype: str, lanes: int) -> Kernel:
     """sign(x) times the sum of dy · (|x| / y)^(p−1) of the windows over a cell."""
-    element, words = ELEMENTS[dtype], lanes_of(dtype, lanes)
-    number, to_sum, from_sum = element.sum, element.to_sum, element.from_sum
-    load, first_word, rest_words = words.load, words.first, words.rest
-    blank, append, store = words.blank, words.append, words.store
+    number, elements = ELEMENTS[dtype].sum, lanes_of(dtype, lanes)
+    clear, read, write = elements.clear, elements.read, elements.write
     share, signed = _share(number), _signed(number)
 
     @kernel
@@ -342,8 +326,8 @@ def norm_backward(dtype: str, lanes: int) -> Kernel:
     ) -> None:
         d0, d1, d2 = dims
         power = number(exponent)
-        sums = cuda.local.array(lanes, number)
-        values = cuda.local.array(lanes, number)
+        sums, values = cuda.local.array(lanes, number), cuda.local.array(lanes, number)
+        gradients, norms = cuda.local.array(lanes, number), cuda.local.array(lanes, number)
         stride = _int64(cuda.gridDim.x) * cuda.blockDim.x
         index = _int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         digits = digits_of(index, extents)
@@ -353,28 +337,21 @@ def norm_backward(dtype: str, lanes: int) -> Kernel:
             begin0, end0, step0 = covering(i0, d0)
             begin1, end1, step1 = covering(i1, d1)
             begin2, end2, step2 = covering(i2, d2)
-            cell = load(x, place(x_at, n, c, i0, i1, i2))
-            for lane in range(lanes):
-                sums[lane] = number(0)
-                values[lane] = to_sum(first_word(x, cell))
-                cell = rest_words(x, cell)
+            read(x, place(x_at, n, c, i0, i1, i2), values)
+            clear(sums)
             for o0 in range(begin0, end0, step0):
                 for o1 in range(begin1, end1, step1):
                     for o2 in range(begin2, end2, step2):
-                        bundle = load(dy, place(dy_at, n, c, o0, o1, o2))
-                        norms = load(y, place(y_at, n, c, o0, o1, o2))
+                        read(dy, place(dy_at, n, c, o0, o1, o2), gradients)
+                        read(y, place(y_at, n, c, o0, o1, o2), norms)
                         for lane in range(lanes):
-                            value, norm = (
-                                to_sum(first_word(dy, bundle)),
-                                to_sum(first_word(y, norms)),
+                            magnitude = abs(values[lane])
+                            sums[lane] += share(
+                                gradients[lane], magnitude, norms[lane], mode, power
                             )
-                            sums[lane] += share(value, abs(values[lane]), norm, mode, power)
-                            bundle = rest_words(dy, bundle)
-                            norms = rest_words(y, norms)
-            out = blank()
             for lane in range(lanes):
-                out = append(dx, out, from_sum(signed(sums[lane], values[lane])))
-            store(dx, place(dx_at, n, c, i0, i1, i2), out)
+                sums[lane] = signed(sums[lane], values[lane])
+            write(dx, place(dx_at, n, c, i0, i1, i2), sums)
             digits = advance(digits, step, extents)
             index += stride
 

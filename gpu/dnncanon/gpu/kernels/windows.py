@@ -1,7 +1,8 @@
 """What kernels over windows share: a walk over outputs in memory order, and the geometry of windows.
 
 A thread takes one position and, where channels are adjacent in memory, as many of them as fill 16 bytes: its
-*lanes*. Problems with fewer than three spatial dims are given leading ones of extent 1.
+*lanes*. Where the work that is the same for all channels is much, it takes several of them that lie apart.
+Problems with fewer than three spatial dims are given leading ones of extent 1.
 """
 
 import math
@@ -23,6 +24,9 @@ BLOCKS = 2048
 LANE_BYTES = 16
 """What a thread moves at once of the widest operand."""
 
+APART = (8, 4, 2)
+"""How many channels that lie apart a thread may take at a position: as many loads are under way as before."""
+
 SPATIAL = 3
 
 _int64, _uint64 = types.int64, types.uint64
@@ -36,28 +40,41 @@ class Walk:
     """The positions of an output, those nearest in memory by neighbouring threads.
 
     ``extents`` are n, c, three spatial ones, or with ``channels_last`` n, three spatial ones, c; c counts
-    groups of ``lanes`` channels. ``step`` is what a thread goes on by, in digits.
+    groups of ``lanes`` channels, which are adjacent in memory or lie ``apart``. ``step`` is what a thread
+    goes on by, in digits.
     """
 
     extents: tuple[int, ...]
     channels_last: bool
     lanes: int
+    apart: bool
     blocks: int
     step: tuple[int, ...]
 
     @classmethod
-    def over(cls, out: DeviceArray, operands: Sequence[DeviceArray]) -> "Walk":
+    def over(
+        cls, out: DeviceArray, operands: Sequence[DeviceArray], *, apart: bool = False
+    ) -> "Walk":
         """A walk over ``out``; ``operands`` are all tensors, which have its batch and channels.
 
-        Without any, lanes are of one channel.
+        Without any, lanes are of one channel. ``apart`` allows for lanes that lie apart in memory.
         """
         lanes = _lanes(operands) if operands else 1
         n, c, *space = out.shape
         spatial = (1,) * (SPATIAL - len(space)) + tuple(space)
         channels_last = lanes > 1 or _channels_adjacent(out)
+        apart = apart and not channels_last
+        if apart:
+            lanes = next((k for k in APART if c % k == 0), 1)
         extents = (n, *spatial, c // lanes) if channels_last else (n, c // lanes, *spatial)
         blocks = max(1, min(BLOCKS, -(-math.prod(extents) // THREADS)))
-        return cls(extents, channels_last, lanes, blocks, _digits(blocks * THREADS, extents))
+        step = mixed_radix(blocks * THREADS, extents)
+        return cls(extents, channels_last, lanes, apart, blocks, step)
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return THREADS
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -91,7 +108,7 @@ def _channels_adjacent(array: DeviceArray) -> bool:
     return dims[1][0] > 1 and abs(dims[1][1]) < space
 
 
-def _digits(number: int, extents: Sequence[int]) -> tuple[int, ...]:
+def mixed_radix(number: int, extents: Sequence[int]) -> tuple[int, ...]:
     """``number`` in the mixed radix of ``extents``, the first digit without a limit."""
     digits = []
     for extent in reversed(extents[1:]):
@@ -123,10 +140,12 @@ def place(strides: Any, n: Any, c: Any, i0: Any, i1: Any, i2: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Device functions that move the lanes of a thread; a bundle holds the words of all of them.
+    """Device functions that move the lanes of a thread.
 
-    load(array, at), first(array, bundle), rest(array, bundle); blank(), append(array, bundle, word) and
-    store(array, at, bundle).
+    As words, of which a bundle holds those of all lanes: load(array, at), first(array, bundle),
+    rest(array, bundle); blank(), append(array, bundle, word) and store(array, at, bundle).
+    As numbers, in local arrays: clear(sums), read(array, at, values) and write(array, at, values), which
+    rounds; add(sums, array, at, weight) adds weight · element to the sum of each lane.
     """
 
     load: Callable[..., Any]
@@ -135,21 +154,65 @@ class Lanes:
     blank: Callable[..., Any]
     append: Callable[..., Any]
     store: Callable[..., Any]
+    clear: Callable[..., Any]
+    read: Callable[..., Any]
+    write: Callable[..., Any]
+    add: Callable[..., Any]
 
 
 @cache
 def lanes_of(dtype: str, count: int) -> Lanes:
     """The functions for so many lanes of arrays of ``dtype``."""
-    if count > 1:
-        load, store, append = ptx.load_chunk(count), ptx.store_chunk(count), ptx.chunk_append(count)
-        return Lanes(load, ptx.chunk_first, ptx.chunk_rest, _no_chunk, append, store)
+    words = _chunks(count) if count > 1 else _single_words(dtype)
+    return Lanes(*words, *_numbers(dtype, count, words))
+
+
+Functions = tuple[Callable[..., Any], ...]
+
+
+def _chunks(count: int) -> Functions:
+    load, store, append = ptx.load_chunk(count), ptx.store_chunk(count), ptx.chunk_append(count)
+    return load, ptx.chunk_first, ptx.chunk_rest, _no_chunk, append, store
+
+
+def _single_words(dtype: str) -> Functions:
     from_sum, zero = ELEMENTS[dtype].from_sum, ELEMENTS[dtype].sum(0)
 
     @device_function
     def no_word() -> Any:
         return from_sum(zero)
 
-    return Lanes(_load_word, _same, _same, no_word, _replace, _store_word)
+    return _load_word, _same, _same, no_word, _replace, _store_word
+
+
+def _numbers(dtype: str, count: int, words: Functions) -> Functions:
+    """clear, read, write and add, by means of the functions for words."""
+    load, first, rest, blank, append, store = words
+    element = ELEMENTS[dtype]
+    to_sum, from_sum = element.to_sum, element.from_sum
+
+    @device_function
+    def read(array: Any, at: Any, values: Any) -> None:
+        bundle = load(array, at)
+        for lane in range(count):
+            values[lane] = to_sum(first(array, bundle))
+            bundle = rest(array, bundle)
+
+    @device_function
+    def write(array: Any, at: Any, values: Any) -> None:
+        bundle = blank()
+        for lane in range(count):
+            bundle = append(array, bundle, from_sum(values[lane]))
+        store(array, at, bundle)
+
+    @device_function
+    def add(sums: Any, array: Any, at: Any, weight: Any) -> None:
+        bundle = load(array, at)
+        for lane in range(count):
+            sums[lane] += weight * to_sum(first(array, bundle))
+            bundle = rest(array, bundle)
+
+    return _clearing(dtype, count), read, write, add
 
 
 @device_function
@@ -175,6 +238,76 @@ def _replace(array: Any, bundle: Any, word: Any) -> Any:
 @device_function
 def _store_word(array: Any, at: Any, word: Any) -> Any:
     array[_uint64(at)] = word
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Device functions for the channels that a thread takes at a position, be they lanes or apart.
+
+    ``by`` is the stride of channels: clear(sums), add(sums, array, at, by, weight),
+    write(array, at, by, values), and move(x, at, by, y, at, by), which does not change the words.
+    """
+
+    clear: Callable[..., Any]
+    add: Callable[..., Any]
+    write: Callable[..., Any]
+    move: Callable[..., Any]
+
+
+@cache
+def channels_of(dtype: str, count: int, apart: bool) -> Channels:
+    """The functions for so many channels of arrays of ``dtype``."""
+    lanes = lanes_of(dtype, 1 if apart else count)
+    load, store, add_lanes, write_lanes = lanes.load, lanes.store, lanes.add, lanes.write
+    if apart:
+        return Channels(_clearing(dtype, count), *_channels_apart(dtype, count))
+
+    @device_function
+    def add(sums: Any, array: Any, at: Any, by: Any, weight: Any) -> None:
+        add_lanes(sums, array, at, weight)
+
+    @device_function
+    def write(array: Any, at: Any, by: Any, values: Any) -> None:
+        write_lanes(array, at, values)
+
+    @device_function
+    def move(x: Any, x_at: Any, x_by: Any, y: Any, y_at: Any, y_by: Any) -> None:
+        store(y, y_at, load(x, x_at))
+
+    return Channels(lanes.clear, add, write, move)
+
+
+def _clearing(dtype: str, count: int) -> Callable[..., Any]:
+    zero = ELEMENTS[dtype].sum(0)
+
+    @device_function
+    def clear(sums: Any) -> None:
+        for k in range(count):
+            sums[k] = zero
+
+    return clear
+
+
+def _channels_apart(dtype: str, count: int) -> Functions:
+    """add, write and move."""
+    to_sum, from_sum = ELEMENTS[dtype].to_sum, ELEMENTS[dtype].from_sum
+
+    @device_function
+    def add(sums: Any, array: Any, at: Any, by: Any, weight: Any) -> None:
+        for k in range(count):
+            sums[k] += weight * to_sum(array[_uint64(at + k * by)])
+
+    @device_function
+    def write(array: Any, at: Any, by: Any, values: Any) -> None:
+        for k in range(count):
+            array[_uint64(at + k * by)] = from_sum(values[k])
+
+    @device_function
+    def move(x: Any, x_at: Any, x_by: Any, y: Any, y_at: Any, y_by: Any) -> None:
+        for k in range(count):
+            y[_uint64(y_at + k * y_by)] = x[_uint64(x_at + k * x_by)]
+
+    return add, write, move
 
 
 # --- Windows --------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ _window = mutants_of("kernels.windows", primitive="pool_average_backward", backe
 _max = mutants_of("kernels.pool", primitive="pool_max_forward", backend="gpu")
 _norm = mutants_of("kernels.pool", primitive="pool_lp_backward", backend="gpu")
 _launch = mutants_of("pool", primitive="pool_average_forward", backend="gpu")
+_teams = mutants_of("kernels.window_teams", primitive="pool_average_forward", backend="gpu")
+_max_of_teams = mutants_of("kernels.pool_teams", primitive="pool_max_forward", backend="gpu")
 _resample = mutants_of("kernels.resample", primitive="resample_forward", backend="gpu")
 
 CHANNELS_LAST = "dnncanon.gpu.channels_last"
@@ -147,28 +149,68 @@ MUTANTS = (
         "where[lane] = (i0 * d1[0] + i1) * d2[0] + i2",
         "where[lane] = (i0 * d2[0] + i1) * d2[0] + i2",
     ),
-    _max(
-        "pool_indices_of_the_first_lane",
+    _walk(
+        "pool_outputs_of_the_first_lane",
         "output",
-        "all lanes have the index of the first",
-        "to_index(where[lane])",
-        "to_index(where[0])",
+        "all lanes are written what the first has",
+        "bundle = append(array, bundle, from_sum(values[lane]))",
+        "bundle = append(array, bundle, from_sum(values[0]))",
+        "pool_max_forward",
         backend=CHANNELS_LAST,
+    ),
+    _walk(
+        "pool_sums_of_the_first_lane",
+        "index",
+        "what is read for the first lane is added to all",
+        "            sums[lane] += weight * to_sum(first(array, bundle))\n"
+        "            bundle = rest(array, bundle)\n",
+        "            sums[lane] += weight * to_sum(first(array, bundle))\n",
+        "resample_backward",
+        backend=CHANNELS_LAST,
+    ),
+    _teams(
+        "pool_members_overlap",
+        "index",
+        "the second cell of each member is the one before its own",
+        "digits_of(member, extents), digits_of(width, extents), extents",
+        "digits_of(member, extents), digits_of(width - 1, extents), extents",
+    ),
+    _max_of_teams(
+        "pool_last_maximum_of_a_team_wins",
+        "index",
+        "of equal values of two members that of the second is numbered",
+        "(equal and other_index < index)",
+        "equal",
+    ),
+    _max_of_teams(
+        "pool_nan_of_a_team_dropped",
+        "special",
+        "a NaN of another member never wins",
+        "larger = other > value or (other != other and value == value)",
+        "larger = other > value",
+    ),
+    _max_of_teams(
+        "pool_sum_of_the_first_member",
+        "synchronisation",
+        "the first member's sum is taken for that of its team",
+        "total = sum_of_team(total, width, 1)",
+        "sum_of_team(total, width, 1)",
+        "pool_average_forward",
     ),
     _norm(
         "pool_sums_not_cleared",
         "memory",
         "sums go on from the position before",
-        "                sums[lane] = number(0)\n                values[lane] = ",
-        "                values[lane] = ",
+        "            read(x, place(x_at, n, c, i0, i1, i2), values)\n            clear(sums)\n",
+        "            read(x, place(x_at, n, c, i0, i1, i2), values)\n",
         check=True,
     ),
     _max(
         "pool_float32_sums_of_float64",
         "precision",
         "sums of float64 are kept in float32",
-        "sums[lane] += to_sum(first_word(dy, bundle)) / cells",
-        "sums[lane] = types.float32(sums[lane] + to_sum(first_word(dy, bundle)) / cells)",
+        "sums[lane] += values[lane] / cells",
+        "sums[lane] = types.float32(sums[lane] + values[lane] / cells)",
         "pool_average_backward",
         ("float64",),
     ),
@@ -231,6 +273,14 @@ MUTANTS = (
         "resample_backward",
     ),
     _resample(
+        "resample_dims_of_a_team_share_a_weight",
+        "index",
+        "the third dim has the weight of the second, where a team adds up",
+        "                weight *= share(i2, o2, d2, mode)\n",
+        "                weight *= share(i1, o1, d1, mode)\n",
+        "resample_backward",
+    ),
+    _resample(
         "resample_edge_alone",
         "bounds",
         "a cell has no share of the outputs beyond it at the edge of the input",
@@ -242,7 +292,7 @@ MUTANTS = (
         "resample_dims_share_a_weight",
         "index",
         "the third dim has the weight of the second",
-        "weight = share1 * share(i2, o2, d2, mode)\n                            bundle = load(x,",
-        "weight = share1 * share(i1, o1, d1, mode)\n                            bundle = load(x,",
+        "weight = share1 * share(i2, o2, d2, mode)\n                            add(sums, x,",
+        "weight = share1 * share(i1, o1, d1, mode)\n                            add(sums, x,",
     ),
 )

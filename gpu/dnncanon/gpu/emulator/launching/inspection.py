@@ -107,6 +107,8 @@ class Inspection:
     stacks: tuple[int, int] = (0, 0)
     areas: list[_Area] = field(default_factory=list)
     keep: list[npt.NDArray[Any]] = field(default_factory=list)
+    sectors: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    """In profile mode, of each buffer in global memory: what each of its sectors cost DRAM."""
 
     def prepare(self, arena: Arena, resident: int) -> None:
         """Point the worker to buffers, shadows, and room for findings and figures."""
@@ -205,10 +207,15 @@ class Inspection:
         shadow = 0
         if self.check and copies:
             shadow = self._zeros(shadow_bytes * copies, np.uint8).ctypes.data
+        sectors = 0
+        if self.profile and not area.shared:
+            touched = self._zeros(area.size // profiling.SECTOR_BYTES + 2, np.uint8)
+            self.sectors.append(touched)
+            sectors = touched.ctypes.data
         values = {
             "base": area.base, "size": area.size, "shadow": shadow, "shadow_bytes": shadow_bytes,
             "granule": shift, "flags": flags, "number": number,
-            "valid": 0 if valid is None else valid.ctypes.data,
+            "valid": 0 if valid is None else valid.ctypes.data, "sectors": sectors,
         }  # fmt: skip
         for name, value in values.items():
             buffers[name][number] = value

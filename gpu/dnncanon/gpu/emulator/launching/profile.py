@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dnncanon.gpu.emulator.launching.inspection import Inspection
 from dnncanon.gpu.emulator.machine import profiling
 
@@ -52,6 +54,11 @@ class Profile:
     accesses: list[Access] = field(default_factory=list)
     barriers: int = 0
     warp_operations: int = 0
+    dram_bytes_read: int = 0
+    """Bytes that DRAM has to deliver if caches keep all: 32 for each sector read before it is written.
+    Nsight Compute's ``dram__bytes_read.sum`` is the same or more, unless another launch has filled L2."""
+    dram_bytes_written: int = 0
+    """The same of ``dram__bytes_write.sum``: 32 bytes for each sector that is written."""
 
     def _sum(self, space: str, operation: str | None, figure: str) -> int:
         return sum(
@@ -71,7 +78,10 @@ class Profile:
 
     @property
     def global_sectors(self) -> int:
-        """32-byte sectors moved, without caches: each request counts its own."""
+        """32-byte sectors that requests touch, each its own: what the L1 is asked for.
+
+        Nsight Compute's ``l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum`` plus ``…_op_st.sum``.
+        """
         return self._sum("global", None, "units")
 
     @property
@@ -84,8 +94,13 @@ class Profile:
         return sum(n for kind, n in self.counts.items() if kind.startswith("flops"))
 
     def bytes_over_least(self, least_bytes: int) -> float:
-        """Bytes moved over the least that the primitive could do with."""
-        return 32 * self.global_sectors / least_bytes
+        """Bytes of the sectors requested, over the least that the primitive could do with."""
+        return profiling.SECTOR_BYTES * self.global_sectors / least_bytes
+
+    @property
+    def dram_bytes(self) -> int:
+        """Bytes that DRAM delivers and takes."""
+        return self.dram_bytes_read + self.dram_bytes_written
 
     def as_dict(self) -> dict[str, Any]:
         """For results files."""
@@ -94,6 +109,8 @@ class Profile:
             "global_bytes_loaded": self.global_bytes_loaded,
             "global_bytes_stored": self.global_bytes_stored,
             "global_sectors": self.global_sectors,
+            "dram_bytes_read": self.dram_bytes_read,
+            "dram_bytes_written": self.dram_bytes_written,
             "shared_wavefronts": self.shared_wavefronts,
             "flops": self.flops,
             "barriers": self.barriers,
@@ -115,7 +132,15 @@ def make_profile(inspection: Inspection, report: LaunchReport) -> Profile:
     profile.counts = dict(sorted(total.items()))
     profile.lines = {line: dict(sorted(c.items())) for line, c in lines.items() if c.total()}
     profile.accesses = _accesses(inspection)
+    profile.dram_bytes_read = _dram_bytes(inspection, profiling.DRAM_READ)
+    profile.dram_bytes_written = _dram_bytes(inspection, profiling.DRAM_WRITTEN)
     return profile
+
+
+def _dram_bytes(inspection: Inspection, flag: int) -> int:
+    """Bytes of the sectors that have the flag."""
+    marked = sum(int(np.count_nonzero(touched & flag)) for touched in inspection.sectors)
+    return profiling.SECTOR_BYTES * marked
 
 
 def _accesses(inspection: Inspection) -> list[Access]:

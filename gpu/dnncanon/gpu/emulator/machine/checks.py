@@ -18,7 +18,7 @@ from __future__ import annotations
 from dnncanon.gpu.emulator.machine.access import ASYNC, ASYNC_PROXY, ATOMIC, READ, WRITE
 from dnncanon.gpu.emulator.machine.fibers import next_random, resume_next
 from dnncanon.gpu.emulator.machine.findings import Kind, report
-from dnncanon.gpu.emulator.machine.profiling import profile_access
+from dnncanon.gpu.emulator.machine.profiling import profile_access, touch_sectors
 from dnncanon.gpu.emulator.machine.state import (
     Buffer,
     LocalArray,
@@ -106,6 +106,8 @@ def touch(thread: ptr(Thread), place: ptr(u8), size: u32, site: u32, how: u32) -
         offset = offset - u64(thread.block.shared)
     if worker.profile_on != 0:
         profile_access(thread, address, size, site, kind, u32(shared))
+        if u64(buffer.sectors) != 0:
+            touch_sectors(buffer, address, size, kind)
     if worker.checks == 0:
         return place
     if address & u64(natural_alignment(size) - 1) != 0:

@@ -5,18 +5,22 @@ The k-th execution of an access by each lane of a warp is one request: exact as 
 flow is uniform in the warp. Addresses are kept until the block ends; then each request's global
 sectors of 32 bytes are counted, or its shared-memory wavefronts: the most distinct 4-byte words
 that fall into one of 32 banks, over the whole warp for accesses of up to 4 bytes, half warps for 8,
-quarter warps for 16. There is no cache in the model, and no time.
+quarter warps for 16. Those figures know no cache: they are what the L1 is asked for. What reaches
+DRAM is counted under a cache without limits that is empty before the launch and written back after it:
+each sector is read once, unless the kernel had written to it before, and written once. There is no time
+in the model.
 """
 
 from __future__ import annotations
 
-from dnncanon.gpu.emulator.machine.access import READ
-from dnncanon.gpu.emulator.machine.state import Requests, Thread, Worker
+from dnncanon.gpu.emulator.machine.access import READ, WRITE
+from dnncanon.gpu.emulator.machine.state import Buffer, Requests, Thread, Worker
 from dnncanon.gpu.emulator.native import (
     external,
     i64,
     memory_set,
     native,
+    popcount,
     ptr,
     stack_array,
     u8,
@@ -25,11 +29,15 @@ from dnncanon.gpu.emulator.native import (
     void,
 )
 
-READ_KIND = READ
+READ_KIND, WRITE_KIND = READ, WRITE
 reallocate = external("realloc", ptr(u8), ptr(u8), u64)
 SLOTS_PER_SITE = 4  # shared or global, read or write
 FIGURES = 4  # requests, bytes, sectors or wavefronts, the least number of those
 LANE_BYTES = 8 * 32
+SECTOR_BYTES = 32
+MOST_SECTORS = 192  # of a request
+# Flags of a sector
+DRAM_READ, DRAM_WRITTEN = 1, 2
 
 
 @native("emu.profile_access", attributes="noinline")
@@ -48,6 +56,22 @@ def profile_access(
         grow(entry, k)
     entry.size = size
     entry.addresses[u64(k) * 32 + u64(thread.lane)] = address
+
+
+@native("emu.touch_sectors", inline=True)
+def touch_sectors(buffer: ptr(Buffer), address: u64, size: u32, kind: u32) -> void:
+    """Note what an access to global memory costs DRAM: nothing where the cache holds its sectors."""
+    first = buffer.base >> 5
+    sector = (address >> 5) - first
+    last = ((address + u64(size) - 1) >> 5) - first
+    while sector <= last:
+        flags = u32(buffer.sectors[sector])
+        if flags == 0 and kind & WRITE_KIND == 0:  # a load or an atomic operation
+            flags = u32(DRAM_READ)
+        if kind != READ_KIND:
+            flags = flags | u32(DRAM_WRITTEN)
+        buffer.sectors[sector] = u8(flags)
+        sector += 1
 
 
 @native("emu.grow_requests", attributes="noinline")
@@ -98,33 +122,49 @@ def evaluate(
     figures[0] += 1
     figures[1] += lanes * i64(size)
     if slot & 2 == 0:
-        figures[2] += sectors(addresses, size)
-        figures[3] += (lanes * i64(size) + 31) // 32
+        count_sectors(figures, addresses, size)
     else:
         figures[2] += wavefronts(addresses, size, u64(window))
         figures[3] += least_wavefronts(addresses, size)
 
 
 @native("emu.count_sectors")
-def sectors(addresses: ptr(u64), size: u32) -> i64:
-    """Distinct 32-byte sectors that a request touches."""
-    seen = stack_array(u64, 192)
+def count_sectors(figures: ptr(i64), addresses: ptr(u64), size: u32) -> void:
+    """Distinct 32-byte sectors that a request touches, and how many its distinct bytes would fill."""
+    seen = stack_array(u64, MOST_SECTORS)
+    used = stack_array(u64, MOST_SECTORS)  # of each, one bit per byte
     count = i64(0)
     for lane in range(32):
         address = addresses[lane]
         if address == 0:
             continue
+        end = address + u64(size)
         sector = address >> 5
-        last = (address + u64(size) - 1) >> 5
-        while sector <= last:
-            known = u32(0)
+        while sector << 5 < end:
+            place = count
             for i in range(count):
-                known = known | u32(seen[i] == sector)
-            if known == 0 and count < 192:
-                seen[count] = sector
-                count += 1
+                if seen[i] == sector:
+                    place = i64(i)
+            if place < MOST_SECTORS:
+                if place == count:
+                    seen[place] = sector
+                    used[place] = u64(0)
+                    count += 1
+                used[place] = used[place] | bytes_within(sector << 5, address, end)
             sector += 1
-    return count
+    wanted = i64(0)
+    for i in range(count):
+        wanted += i64(popcount(used[i]))
+    figures[2] += count
+    figures[3] += (wanted + 31) // 32
+
+
+@native("emu.bytes_within", inline=True)
+def bytes_within(start: u64, address: u64, end: u64) -> u64:
+    """One bit for each byte of the sector from ``start`` that is in [address, end)."""
+    low = address - start if address > start else u64(0)
+    high = end - start if end < start + 32 else u64(32)
+    return ((u64(1) << high) - 1) & ~((u64(1) << low) - 1)
 
 
 @native("emu.lanes_per_pass")

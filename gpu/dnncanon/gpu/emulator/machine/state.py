@@ -224,6 +224,7 @@ Buffer.define(
     size=u64,
     shadow=ptr(u8),
     valid=ptr(u8),  # one byte per byte: does it belong to the array? null: all do
+    sectors=ptr(u8),  # one byte per sector of 32: read from DRAM, written? null: nobody counts
     shadow_bytes=u64,  # of one resident block's copy, for shared arrays
     granule=u32,  # log2 of the bytes that one shadow stands for
     flags=u32,
