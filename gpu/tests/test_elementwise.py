@@ -157,6 +157,26 @@ def test_broadcasting(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(y.to_host(), np.broadcast_to(x + 2 * z, (4, 5, 6)))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
+@pytest.mark.parametrize("case", ["channel", "row", "gaps", "index"])
+def test_chunks_along_the_fastest_dim(case: str, dtype: Any) -> None:
+    """Of broadcast inputs, of rows with gaps, and with the index of each element."""
+    x, y = integers((3, 5, 32), dtype, 1), empty((3, 5, 32), np.float32)
+    if case == "index":
+        memory = to_device(np.zeros((3, 5, 48), np.float32))
+        gaps = as_strided(memory, (3, 5, 32), (240, 48, 1))
+        elementwise(shifted_index, (to_device(x),), (gaps,), (10,), index=True)
+        np.testing.assert_array_equal(
+            gaps.to_host(), x.astype(np.float32) + 10 + np.arange(480).reshape(x.shape)
+        )
+        return
+    other = integers((5, 1) if case == "channel" else (1, 5, 32), dtype, 2)
+    if case == "gaps":
+        other = integers((3, 5, 64), dtype, 2)[:, :, :32]
+    elementwise(scaled_sum, (to_device(x), to_device(other)), (y,), (2.0,))
+    np.testing.assert_array_equal(y.to_host(), x + 2 * other.astype(np.float32))
+
+
 @pytest.mark.parametrize("rank", range(9))
 def test_every_rank_with_dims_that_cannot_be_joined(rank: int) -> None:
     shape = (3, 2, 2, 3, 2, 2, 2, 2)[:rank]
@@ -257,6 +277,12 @@ def test_rows_with_gaps_are_moved_once() -> None:
     x = as_strided(to_device(np.zeros(64 * 600, np.float32)), (64, 512), (600, 1))
     y = empty((64, 512), np.float32)
     assert moved_over_least((x,), (y,)) <= 1.01
+
+
+@pytest.mark.usefixtures("profiling")
+def test_of_what_is_broadcast_a_chunk_takes_one_element() -> None:
+    x, channel = (to_device(np.zeros(shape, np.float32)) for shape in ((8, 16, 196), (16, 1)))
+    assert moved_over_least((x, channel), (empty((8, 16, 196), np.float32),)) <= 1.05
 
 
 @pytest.mark.usefixtures("profiling")

@@ -147,3 +147,13 @@ def test_tiles_are_in_shared_memory_between_barriers(width: int) -> None:
     assert "ld.shared" in ptx
     assert ptx.count("bar.sync") == 2
     assert ".local" not in ptx
+
+
+@pytest.mark.parametrize("width", [w for w in moving.WORDS if w <= 8])
+def test_tiles_of_few_columns_are_in_shared_memory_between_barriers(width: int) -> None:
+    memory, rest = (words(width),) * 2, (ints(6), ints(4), ints(2), ints(4), ints(2))
+    ptx = compiled(moving._packing(width), (*memory, *rest))
+    assert "st.shared" in ptx
+    assert "ld.shared" in ptx
+    assert ptx.count("bar.sync") == 2
+    assert ".local" not in ptx

@@ -10,6 +10,7 @@ import pytest
 from scipy import special
 
 from dnncanon import gpu
+from dnncanon.gpu.profiling import profile
 from dnncanon.gpu.runtime import device, to_device
 from dnncanon.gpu.runtime.emulated_device import EmulatedDevice
 
@@ -283,6 +284,24 @@ def test_each_logit_is_read_once_in_each_direction(
     assert forward <= 1.05 * least + of_rows
     # A thread of a row that is split reads its 20 bytes about the row for 16 elements, from a cache.
     assert backward <= (1.05 * 2 + 20 / 16 / 4) * least + of_rows
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_of_few_classes_little_else_reaches_dram(
+    weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in segmentation: 19 classes for each pixel. Losses of all are written, and read for their sum.
+
+    So are the weights of their targets, where there are any.
+    """
+    monkeypatch.setenv("DNNCANON_DEVICE", "emulator-profile")
+    x, target = random(2, 19, 32, 64), classes(19, 2, 32, 64)
+    options = (np.ones(19, np.float32),) if weighted else ()
+    forward = profile("cross_entropy_forward", x, target, *options)
+    assert forward.dram_over_least <= (1.4 if weighted else 1.2)
+    stats, one = random(2, 32, 64), np.ones((), np.float32)
+    backward = profile("cross_entropy_backward", x, target, stats, one, *options)
+    assert backward.dram_over_least <= (1.25 if weighted else 1.06)
 
 
 def memory(word: str) -> Any:

@@ -66,6 +66,22 @@ def test_tiles_at_their_edges(rows: int, columns: int) -> None:
     np.testing.assert_array_equal(y, x.transpose(0, 2, 1))
 
 
+@pytest.mark.parametrize("rows", [2, 3, 7])
+@pytest.mark.parametrize("columns", [32, 129, 515, 1100])
+@pytest.mark.parametrize("dtype", [np.int8, np.float64])
+def test_tiles_of_few_rows_or_columns(rows: int, columns: int, dtype: Any) -> None:
+    x = numbered(2, rows, columns, dtype=dtype)
+    y = host(gpu.transpose(x, permutation=(0, 2, 1)))
+    np.testing.assert_array_equal(y, x.transpose(0, 2, 1))
+    np.testing.assert_array_equal(host(gpu.transpose(y, permutation=(0, 2, 1))), x)
+
+
+def test_tiles_of_few_columns_are_clean_in_check_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DNNCANON_DEVICE", "emulator-check")
+    x = numbered(3, 1030, dtype=np.float32)
+    np.testing.assert_array_equal(host(gpu.transpose(x, permutation=(1, 0))), x.T)
+
+
 def test_slices_of_repeated_elements() -> None:
     x = np.broadcast_to(numbered(1, 7), (5, 7))
     y = host(gpu.slice_forward(x, start=(1, 1), stride=(2, 3)))
@@ -198,6 +214,15 @@ def test_a_transposed_copy_takes_whole_sectors(dtype: str) -> None:
     y = empty((128, 256), x.dtype, (1, 128))
     profile = profile_of_copy(x, y)
     assert profile.bytes_over_least(2 * x.size * x.dtype.itemsize) <= 1.01
+
+
+@pytest.mark.usefixtures("profiling")
+@pytest.mark.parametrize("shape", [(3, 4096), (4096, 3), (7, 2048)])
+def test_a_tile_of_few_columns_is_moved_in_whole_sectors(shape: tuple[int, int]) -> None:
+    """As an image becomes channels-last, or is read so."""
+    x = to_device(np.zeros(shape, np.float32))
+    profile = profile_of_copy(x, empty(shape, np.float32, (1, shape[0])))
+    assert profile.bytes_over_least(2 * x.size * 4) <= 1.05
 
 
 @pytest.mark.usefixtures("profiling")

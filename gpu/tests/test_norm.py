@@ -8,6 +8,7 @@ import pytest
 
 from dnncanon import gpu, spec
 from dnncanon.gpu.kernels.norm_steps import split_strides
+from dnncanon.gpu.profiling import profile
 from dnncanon.gpu.runtime import View, empty, to_device
 
 Array = np.ndarray[Any, Any]
@@ -116,6 +117,15 @@ def test_a_mean_far_from_0_costs_no_more_than_its_own_rounding() -> None:
     assert out.inv_std[0] == pytest.approx(1 / x.astype(np.float64).std(), rel=1e-3)
 
 
+def test_stretches_with_means_of_their_own_make_one_variance() -> None:
+    """A set that is split: its stretches differ by more than their elements do."""
+    x = np.repeat(np.arange(4.0, dtype=np.float32), 8192) + random(1, (32768,), "float32") / 64
+    out = gpu.layer_norm_forward(x[None], save_statistics=True, algorithm="two_pass")
+    _, mean, inv_std = normalised(x[None], (1,))
+    close(out.mean, mean.ravel(), "float32")
+    close(out.inv_std, inv_std.ravel(), "float32")
+
+
 def test_sums_of_shards_make_the_statistics_of_all() -> None:
     x, shift = random(1, (6, 5, 9), "float16"), np.full(5, 0.25, np.float32)
     scale, bias = random(2, (5,), "float32"), random(3, (5,), "float32")
@@ -155,6 +165,7 @@ def test_norms_of_a_sample(name: str, dtype: str, channels_last: bool) -> None:
     primitive, view, axes, parameters, attributes = NORMS[name]
     dy, x = (laid_out(random(s, (3, 4, 5, 6), dtype), channels_last) for s in (1, 2))
     problem = spec.primitives()[f"{primitive}_forward"].bind(x, **attributes).problem
+    problem = getattr(problem, "norm", problem)
     scale, bias = (random(s, problem.parameter_shape, dtype) for s in (3, 4))
     factor, summand = (p.astype(np.float64).reshape(parameters) for p in (scale, bias))
     hat, mean, inv_std = normalised(x.reshape(view), axes)
@@ -169,6 +180,69 @@ def test_norms_of_a_sample(name: str, dtype: str, channels_last: bool) -> None:
     close(out.dx, gradient(slope * factor, x.reshape(view), axes).reshape(x.shape), dtype)
     close(out.dscale, (slope * hat).sum(axis=rest).reshape(scale.shape), dtype)
     close(out.dbias, slope.sum(axis=rest).reshape(scale.shape), dtype)
+
+
+@each_dtype
+@each_layout
+@pytest.mark.parametrize("algorithm", ["rows", "two_pass"])
+def test_instance_norm_with_residual_and_relu(
+    algorithm: str, channels_last: bool, dtype: str
+) -> None:
+    shape, axes, column = (2, 3, 4, 5), (2, 3), (1, 3, 1, 1)
+    x, z, dy = (laid_out(random(s, shape, dtype), channels_last) for s in (1, 2, 3))
+    scale, bias = random(4, (3,), wide(dtype)), random(5, (3,), wide(dtype))
+    hat, _, _ = normalised(x, axes)
+    options = {"activation": "relu", "algorithm": algorithm}
+    y = gpu.instance_norm_forward(x, scale, bias, z, **options)
+    sum_of_all = hat * scale.reshape(column) + bias.reshape(column) + z.astype(np.float64)
+    close(y, np.maximum(sum_of_all, 0.0), dtype)
+    out = gpu.instance_norm_backward(dy, x, scale, None, None, y, residual_gradient=True, **options)
+    g = np.where(y.astype(np.float64) > 0, dy.astype(np.float64), 0.0)
+    close(out.dx, gradient(g * scale.reshape(column), x, axes), dtype)
+    close(out.dscale, (g * hat).sum(axis=(0, 2, 3)), dtype)
+    close(out.dbias, g.sum(axis=(0, 2, 3)), dtype)
+    assert (out.dz == g.astype(dy.dtype)).all()
+
+
+@pytest.mark.parametrize("gaps", ["x", "dx", "both transposed"])
+def test_channels_that_are_not_in_one_piece(gaps: str) -> None:
+    """Nowhere may a part of a channel be taken for the whole."""
+    shape, view, axes = (2, 4, 6, 40), (2, 2, 2, 6, 40), (2, 3, 4)
+    x, dy, scale = (random(s, n, "float32") for s, n in enumerate((shape, shape, (4,))))
+    given, out = [x, dy], empty(shape, np.float32)
+    if gaps == "x":
+        given[0] = random(0, (2, 4, 6, 48), "float32")[..., :40]
+        given[0][...] = x
+    if gaps == "dx":
+        out = empty(shape, np.float32, (4 * 6 * 48, 6 * 48, 48, 1))
+    if gaps == "both transposed":
+        given = [np.ascontiguousarray(a.swapaxes(2, 3)).swapaxes(2, 3) for a in given]
+    others = (empty((4,), np.float32), empty((4,), np.float32))
+    tensors = (given[1], given[0], scale)
+    made = gpu.group_norm_backward(*tensors, groups=2, out=(out, *others))
+    slope = dy.astype(np.float64).reshape(view)
+    factor = scale.astype(np.float64).reshape(1, 2, 2, 1, 1)
+    hat, _, _ = normalised(x.reshape(view), axes)
+    close(host(made.dx), gradient(slope * factor, x.reshape(view), axes).reshape(shape), "float32")
+    close(host(made.dscale), (slope * hat).sum(axis=(0, 3, 4)).ravel(), "float32")
+    close(host(made.dbias), slope.sum(axis=(0, 3, 4)).ravel(), "float32")
+
+
+@pytest.mark.parametrize("repeated", [(5, 1, 1, 1), (5, 3, 1, 1), (5, 1, 4, 1)])
+def test_gradients_that_are_the_same_for_several_elements(repeated: tuple[int, ...]) -> None:
+    """A broadcast dy has no order of its own in the dims along which it does not move."""
+    shape = (5, 3, 4, 2)
+    dy = np.broadcast_to(random(1, repeated, "float32"), shape)
+    x, scale = random(2, shape, "float32"), random(3, shape[1:], "float32")
+    made = gpu.layer_norm_backward(dy, x, scale, axis=1)
+    hat, _, _ = normalised(x, (1, 2, 3))
+    close(made.dx, gradient(dy * scale.astype(np.float64), x, (1, 2, 3)), "float32")
+    close(made.dscale, (dy * hat).sum(axis=0), "float32")
+    close(made.dbias, dy.astype(np.float64).sum(axis=0), "float32")
+
+
+def host(array: Any) -> Array:
+    return np.asarray(array.to_host() if hasattr(array, "to_host") else array)
 
 
 @each_dtype
@@ -230,6 +304,64 @@ def test_gradients_over_windows(primitive: str, window: int) -> None:
         assert dx[index] == pytest.approx(numeric, rel=1e-6, abs=1e-8)
 
 
+# --- What they move -------------------------------------------------------------------------------
+
+X = (512, 256)
+
+CALLS: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Any], float, float]] = {
+    # case: (primitive, shapes of x, of scale, …, attributes, bytes at DRAM over the least, bytes requested)
+    "layer": ("layer_norm_forward", (X, (256,), (256,)), {}, 1.01, 1.3),
+    "layer, statistics": ("layer_norm_forward", (X,), {"save_statistics": True}, 1.02, 1.1),
+    "layer, back": ("layer_norm_backward", (X, X, (256,), (512,), (512,)), {}, 1.1, 1.15),
+    "layer, back by itself": ("layer_norm_backward", (X, X, (256,)), {}, 1.1, 1.15),
+    "rms, back": ("rms_norm_backward", (X, X, (256,), (512,)), {"bias_gradient": False}, 1.1, 1.1),
+    "batch": ("batch_norm_forward_training", ((4, 16, 14, 14), (16,), (16,)), {}, 1.01, 1.1),
+    "batch, back": (
+        "batch_norm_backward",
+        ((4, 16, 14, 14), (4, 16, 14, 14), (16,), (16,), (16,)),
+        {},
+        1.01,
+        1.1,
+    ),
+    "per activation": (
+        "batch_norm_forward_training",
+        ((8, 8, 14, 14), (8, 14, 14), (8, 14, 14)),
+        {"mode": "per_activation"},
+        1.01,
+        1.01,
+    ),
+    "group": ("group_norm_forward", ((4, 16, 14, 14), (16,), (16,)), {"groups": 4}, 1.01, 1.1),
+    "group, back": (
+        "group_norm_backward",
+        ((4, 16, 14, 14), (4, 16, 14, 14), (16,)),
+        {"groups": 4},
+        1.02,
+        1.15,
+    ),
+    "instance, back": (
+        "instance_norm_backward",
+        ((4, 16, 14, 14), (4, 16, 14, 14), (16,)),
+        {},
+        1.02,
+        1.1,
+    ),
+    "few long sets": ("group_norm_forward", ((1, 16, 64, 64),), {"groups": 1}, 1.51, 1.75),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_what_fits_is_read_once(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set too long for one launch is read twice: for its statistics, and to be normalised."""
+    monkeypatch.setenv("DNNCANON_DEVICE", "emulator-profile")
+    primitive, shapes, attributes, dram, requested = CALLS[case]
+    arrays = [np.abs(random(seed, shape, "float32")) for seed, shape in enumerate(shapes)]
+    counted = profile(primitive, *arrays, **attributes)
+    assert counted.dram_over_least <= dram
+    assert counted.bytes_over_least <= requested
+    assert counted.sector_efficiency("load") >= 0.95
+    assert counted.sector_efficiency("store") >= 0.95
+
+
 # --- Algorithms and calls -------------------------------------------------------------------------
 
 
@@ -241,15 +373,19 @@ PRIMITIVES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "rms_norm_forward": (("x", "row"), {"zero_centered_scale": True}),
     "rms_norm_backward": (("x", "x", "row"), {"zero_centered_scale": True}),
     "group_norm_forward": (("x",), {"groups": 2}),
-    "instance_norm_backward": (("x", "x", "c"), {}),
+    "instance_norm_forward": (("x", "c", "c", "x"), {"activation": "relu"}),
+    "instance_norm_backward": (
+        ("x", "x", "c", "c by n", "c by n", "x"),
+        {"activation": "relu", "residual_gradient": True},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_both_algorithms_compute_the_same(name: str) -> None:
-    shapes = {"x": (2, 4, 50), "c": (4,), "row": (50,)}
+    shapes = {"x": (2, 4, 50), "c": (4,), "c by n": (2, 4), "row": (50,)}
     tensors, attributes = PRIMITIVES[name]
-    dtypes = {"x": "float16", "c": "float32", "row": "float16"}
+    dtypes = {"x": "float16", "c": "float32", "c by n": "float32", "row": "float16"}
     arrays = [random(s, shapes[kind], dtypes[kind]) for s, kind in enumerate(tensors)]
     outputs = [
         getattr(gpu, name)(*arrays, algorithm=algorithm, **attributes)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dnncanon import gpu
+from dnncanon.gpu.profiling import profile
 from dnncanon.spec.rope import SLOTS
 
 Array = np.ndarray[Any, Any]
@@ -96,6 +97,32 @@ def test_any_layout(interleaved: bool) -> None:
     out = np.zeros((3, 2, 16, 4)).transpose(1, 3, 0, 2)
     gpu.rope_forward(dense, angles, interleaved=interleaved, out=out)
     np.testing.assert_allclose(out, expected, rtol=1e-12)
+
+
+@each_pairing
+@pytest.mark.parametrize("case", ["gaps", "misaligned", "one position"])
+def test_any_layout_of_angles(interleaved: bool, case: str) -> None:
+    x, angles = random(2, 3, 5, 16).astype(np.float32), random(5, 8).astype(np.float32)
+    gaps, misaligned = np.zeros((5, 16), np.float32), np.zeros((5, 9), np.float32)
+    gaps[:, ::2], misaligned[:, 1:] = angles, angles
+    given = {"gaps": gaps[:, ::2], "misaligned": misaligned[:, 1:], "one position": angles[:1]}
+    if case == "one position":
+        x, angles = x[:, :, :1], angles[:1]
+    y = gpu.rope_forward(x, given[case], interleaved=interleaved)
+    np.testing.assert_allclose(y, turned(x, angles, interleaved=interleaved), rtol=1e-5, atol=1e-5)
+
+
+@each_pairing
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_all_are_read_and_written_in_whole_sectors(
+    interleaved: bool, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DNNCANON_DEVICE", "emulator-profile")
+    x, angles = random(1, 8, 32, 64).astype(dtype), random(32, 32).astype(np.float32)
+    counted = profile("rope_forward", x, angles, interleaved=interleaved)
+    assert counted.bytes_over_least <= 1.15
+    assert counted.sector_efficiency("load") >= 0.95
+    assert counted.sector_efficiency("store") >= 0.95
 
 
 def test_special_values_are_multiplied() -> None:

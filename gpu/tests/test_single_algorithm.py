@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnncanon.gpu import algorithms, single_algorithm
+from dnncanon.gpu import algorithms, backend, single_algorithm
 from dnncanon.gpu.kernels.conv_direct import Direct
 from dnncanon.gpu.kernels.conv_implicit_gemm import ImplicitGemm
 from dnncanon.spec import AttributeValueError
@@ -24,7 +24,7 @@ def test_the_named_algorithm_runs(
     definition: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    backend = getattr(single_algorithm, name)
+    only = getattr(single_algorithm, name)
     x, w = exact((1, 2, 5), "float32"), exact((3, 2, 3), "float32", seed=1)
     ran: list[str] = []
     run = implementation.run
@@ -34,7 +34,7 @@ def test_the_named_algorithm_runs(
         run(self, *arguments)
 
     monkeypatch.setattr(implementation, "run", noted)
-    y = backend.to_host(backend.conv_forward(backend.to_device(x), backend.to_device(w)))
+    y = only.to_host(only.conv_forward(only.to_device(x), only.to_device(w)))
     expected = definition.forward(definition.problem(x.shape, w.shape), x, w)
     assert ran == [name]
     np.testing.assert_array_equal(y, expected)
@@ -46,7 +46,24 @@ def test_auto_would_not_run_the_implicit_gemm_here(exact: Callable[..., Array]) 
 
 
 def test_an_algorithm_that_there_is_not_is_refused(exact: Callable[..., Array]) -> None:
-    backend = single_algorithm.only("none", ("conv_forward",))
+    none = single_algorithm.only("none", ("conv_forward",))
     x, w = exact((1, 2, 5), "float32"), exact((3, 2, 3), "float32", seed=1)
     with pytest.raises(AttributeValueError, match="algorithm='none'"):
-        backend.conv_forward(x, w)
+        none.conv_forward(x, w)
+
+
+def test_an_algorithm_of_a_numerics_class_of_its_own_claims_that(
+    exact: Callable[..., Array],
+) -> None:
+    claims = single_algorithm.fft.describe()["numerics"]
+    assert set(claims["causal_conv_forward"].values()) == {"fft"}
+    assert claims["conv_forward"]["float32"] == "ieee"
+    assert backend.describe()["numerics"]["causal_conv_forward"]["float32"] == "ieee"
+
+
+def test_the_workspace_is_that_of_the_named_algorithm(exact: Callable[..., Array]) -> None:
+    x, w = exact((1, 2, 50), "float32"), exact((2, 5), "float32", seed=1)
+    rows = {row.name: row for row in algorithms("causal_conv_forward", x, w)}
+    nbytes = single_algorithm.fft.workspace_bytes("causal_conv_forward", x, w)
+    assert nbytes == rows["fft"].workspace_bytes > 0
+    assert backend.workspace_bytes("causal_conv_forward", x, w) == 0

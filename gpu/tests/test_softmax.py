@@ -158,7 +158,7 @@ def test_rows_are_read_once_unless_they_are_split(
 
 
 def test_of_a_row_that_does_not_fit_the_rest_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, dy = random(4, 8188), random(4, 8188, seed=1)
+    x, dy = (random(4, 8188, dtype=np.float64, seed=seed) for seed in (0, 1))
     y = np.asarray(gpu.softmax_forward(x, axes=1))
     got: list[Any] = []
 
@@ -166,6 +166,6 @@ def test_of_a_row_that_does_not_fit_the_rest_is_read_twice(monkeypatch: pytest.M
         got.append(gpu.softmax_backward(to_device(dy), to_device(y), axes=1))
 
     moved = traffic(call, monkeypatch)
-    assert 2 * 1.4 + 1 <= moved / x.nbytes <= 2 * 1.6 + 1
+    assert 2 * 1.2 + 1 <= moved / x.nbytes <= 2 * 1.3 + 1
     expected = y * (dy - np.sum(y.astype(np.float64) * dy, axis=1, keepdims=True))
     np.testing.assert_allclose(got[0].to_host(), expected, rtol=1e-5, atol=1e-9)

@@ -266,10 +266,47 @@ def test_instance_and_layer_norm_are_group_norms() -> None:
     np.testing.assert_allclose(ref.group_norm_forward(x, groups=1), whole, rtol=1e-12)
 
 
-def test_a_batch_of_one_is_an_instance() -> None:
-    x, scale, bias = random(33, 1, 3, 5), random(34, 3), random(35, 3)
-    batch = ref.batch_norm_forward_training(x, scale, bias)
-    np.testing.assert_allclose(batch, ref.instance_norm_forward(x, scale, bias), rtol=1e-12)
+def test_an_instance_norm_adds_a_residual_before_its_relu() -> None:
+    x, z = np.array([[[1.0, 3.0]]]), np.array([[[5.0, -5.0]]])
+    y = ref.instance_norm_forward(x, None, None, z, epsilon=0.0, activation="relu")
+    assert y.tolist() == [[[4.0, 0.0]]]
+    x[0, 0, 0] = NAN
+    assert np.isnan(ref.instance_norm_forward(x, activation="relu")).all()
+
+
+@pytest.mark.parametrize("activation", ["identity", "relu"])
+def test_a_batch_of_one_is_an_instance(activation: str) -> None:
+    x, z, dy = random(33, 1, 3, 5), random(34, 1, 3, 5), random(35, 1, 3, 5)
+    scale, bias = random(36, 3), random(37, 3)
+    y = ref.instance_norm_forward(x, scale, bias, z, activation=activation)
+    batch = ref.batch_norm_forward_training(x, scale, bias, None, None, z, activation=activation)
+    np.testing.assert_allclose(batch, y, rtol=1e-12)
+    options: dict[str, Any] = {"activation": activation, "residual_gradient": True}
+    passed = (None, None, y if activation == "relu" else None)
+    instance = ref.instance_norm_backward(dy, x, scale, *passed, **options)
+    for one, other in zip(
+        ref.batch_norm_backward(dy, x, scale, *passed, **options), instance, strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
+def test_relu_passes_where_y_is_above_0_alone() -> None:
+    x, dy = random(38, 1, 1, 4), np.ones((1, 1, 4))
+    y = np.array([[[1.0, 0.0, -1.0, NAN]]])
+    out = ref.instance_norm_backward(
+        dy, x, None, None, None, y, activation="relu", residual_gradient=True
+    )
+    assert out._fields == ("dx", "dbias", "dz")
+    assert out.dz.tolist() == [[[1.0, 0.0, 0.0, 0.0]]]
+    assert out.dbias.tolist() == [1.0]
+
+
+def test_y_comes_with_relu_and_with_nothing_else() -> None:
+    x = random(39, 2, 3, 4)
+    with pytest.raises(spec.MissingTensorError, match='activation="relu" needs y'):
+        ref.instance_norm_backward(x, x, activation="relu")
+    with pytest.raises(spec.MissingTensorError, match='y is given with activation="identity"'):
+        ref.instance_norm_backward(x, x, None, None, None, x)
 
 
 def test_no_rows_have_no_gradients() -> None:
@@ -319,6 +356,27 @@ def test_gradients_of_batch_norm(mode: str, activation: str) -> None:
     y = saved.y if activation == "relu" else None
     for statistics in ((saved.mean, saved.inv_std), (None, None)):
         out = ref.batch_norm_backward(
+            dy, x, scale, *statistics, y, residual_gradient=True, **options
+        )
+        assert_gradient(lambda at: loss(at, scale, bias, z), x, out.dx)
+        assert_gradient(lambda at: loss(x, at, bias, z), scale, out.dscale)
+        assert_gradient(lambda at: loss(x, scale, at, z), bias, out.dbias)
+        assert_gradient(lambda at: loss(x, scale, bias, at), z, out.dz)
+
+
+@pytest.mark.parametrize("activation", ["identity", "relu"])
+def test_gradients_of_instance_norm_and_what_is_fused_to_it(activation: str) -> None:
+    x, dy, z = random(40, 3, 2, 4), random(41, 3, 2, 4), random(42, 3, 2, 4)
+    scale, bias = random(43, 2), random(44, 2)
+    options: dict[str, Any] = {"activation": activation, "epsilon": 0.1}
+
+    def loss(x: Array, scale: Array, bias: Array, z: Array) -> float:
+        return float(np.sum(dy * ref.instance_norm_forward(x, scale, bias, z, **options)))
+
+    saved = ref.instance_norm_forward(x, scale, bias, z, save_statistics=True, **options)
+    y = saved.y if activation == "relu" else None
+    for statistics in ((saved.mean, saved.inv_std), (None, None)):
+        out = ref.instance_norm_backward(
             dy, x, scale, *statistics, y, residual_gradient=True, **options
         )
         assert_gradient(lambda at: loss(at, scale, bias, z), x, out.dx)

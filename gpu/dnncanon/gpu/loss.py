@@ -1,6 +1,6 @@
-"""Losses: cross entropy by rows, with a thread for each target; CTC by a block for each sample."""
+"""Losses: cross entropy by rows, each at its target; CTC by a block for each sample."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,19 +20,34 @@ Shape = tuple[int, ...]
 
 
 def _forward(run: Launch[CrossEntropyProblem]) -> None:
-    """Each row's maximum and sum, in one reading of the logits; its loss; the sum of all losses."""
+    """The loss of each row in one reading of the logits; the sum of all losses."""
     from dnncanon.gpu.kernels import cross_entropy as kernels
     from dnncanon.gpu.kernels.reduction import reduce
 
-    p, logits = run.problem, run.inputs["logits"]
+    p = run.problem
     scratch = _forward_scratch(p, run.inputs)
     room, rest = scratch.arrays(run.workspace), scratch.rest(run.workspace)
-    of_rows = [room[name] for name in ("top", "power", "spread") if name in room]
-    operands = [logits]
+    operands, of_row = [run.inputs["logits"]], [run.inputs["target"]]
+    if p.weighted:
+        _weights_of_targets(run, room["weights"])
+        of_row.append(room["weights"])
     if p.weighted and p.label_smoothing > 0:
         operands.append(_along(run.inputs["weight"], p))
-    reduce(_of_row(p), operands, of_rows, (p.axis,), workspace=rest, stream=run.stream)
-    _losses(run, room)
+    losses = [room["loss"], room["counted"]] if "loss" in room else [run.outputs["loss"]]
+    if p.stats:
+        losses.append(run.outputs["stats"])
+    shares = 1.0 - p.label_smoothing, p.label_smoothing / p.classes
+    scalars = (p.ignore_index, p.classes, *shares)
+    reduce(
+        _of_row(p),
+        operands,
+        losses,
+        (p.axis,),
+        scalars,
+        of_row=of_row,
+        workspace=rest,
+        stream=run.stream,
+    )
     if p.reduction != "none":
         reduce(
             kernels.LOSS,
@@ -45,36 +60,6 @@ def _forward(run: Launch[CrossEntropyProblem]) -> None:
         )
 
 
-def _losses(run: Launch[CrossEntropyProblem], room: Arrays) -> None:
-    """Launch what makes the loss of each row, its weight, and stats."""
-    from dnncanon.gpu.kernels import cross_entropy as kernels
-    from dnncanon.gpu.kernels.integers import words_of
-
-    p, logits = run.problem, run.inputs["logits"]
-    # What there is not has another array in its place, which is not touched for it.
-    loss = room.get("loss", run.outputs["loss"])
-    weight = run.inputs.get("weight", loss)
-    arrays = (
-        logits,
-        words_of(run.inputs["target"]),
-        weight,
-        room["top"],
-        room["power"],
-        room.get("spread", loss),
-        loss,
-        room.get("counted", loss),
-        run.outputs.get("stats", loss),
-    )
-    strides = [array.strides for array in arrays]
-    strides[0], strides[1] = _without(logits.strides, p.axis), strides[1][:-1]
-    strides[2] = (0,) * len(p.target_shape)
-    flags = (int(p.weighted), int(p.label_smoothing > 0), int(p.reduction != "none"), int(p.stats))
-    shares = 1.0 - p.label_smoothing, p.label_smoothing / p.classes
-    scalars = (*_of_target(run), logits.strides[p.axis], flags, shares)
-    chosen = kernels.losses(p.dtype)
-    kernels.launch_over_rows(chosen, arrays, strides, p.target_shape, scalars, run.stream)
-
-
 def _of_target(run: Launch[CrossEntropyProblem]) -> tuple[int, ...]:
     """What it takes to find a row's target and its weight: kernels' first scalars."""
     from dnncanon.gpu.kernels.integers import is_long
@@ -85,12 +70,16 @@ def _of_target(run: Launch[CrossEntropyProblem]) -> tuple[int, ...]:
 
 
 def _of_row(p: CrossEntropyProblem) -> Any:
-    """What is combined of a row of logits."""
+    """What is combined of a row of logits, and made of it at its target."""
     from dnncanon.gpu.kernels import cross_entropy as kernels
 
-    if p.label_smoothing > 0:
-        return kernels.spread_logarithms(p.dtype, weighted=p.weighted)
-    return kernels.logarithms(p.dtype)
+    return kernels.losses(
+        p.dtype,
+        weighted=p.weighted,
+        smooth=p.label_smoothing > 0,
+        reduced=p.reduction != "none",
+        stats=p.stats,
+    )
 
 
 def _along(weight: Any, p: CrossEntropyProblem) -> Any:
@@ -107,9 +96,7 @@ def _forward_scratch(p: CrossEntropyProblem, inputs: Mapping[str, Strided]) -> A
     from dnncanon.gpu.kernels.scratch import Scratch
 
     rows = (p.target_shape, p.wide)
-    arrays = {"top": rows, "power": rows}
-    if p.label_smoothing > 0:
-        arrays["spread"] = rows
+    arrays = {"weights": rows} if p.weighted else {}
     rest = workspace_bytes(_of_row(p), inputs["logits"], (p.axis,), p.dtype)
     if p.reduction != "none":
         arrays |= {"loss": rows, "counted": rows}
@@ -125,64 +112,75 @@ def _bytes_of_sum(p: CrossEntropyProblem, monoid: Any) -> int:
     return workspace_bytes(monoid, of_rows, tuple(range(len(p.target_shape))), p.wide)
 
 
-def _without(strides: Sequence[int], axis: int) -> Shape:
-    return (*strides[:axis], *strides[axis + 1 :])
-
-
 # --- Cross entropy, backward -----------------------------------------------------------------------
 
 
 def _backward(run: Launch[CrossEntropyProblem]) -> None:
-    """What each row needs to know of its target, and of all rows; then one reading and one writing."""
+    """The sum of all weights, for the mean; then one reading and one writing of rows, each by its target."""
     from dnncanon.gpu.kernels import cross_entropy as kernels
+    from dnncanon.gpu.kernels.reduction import SUM, reduce
     from dnncanon.gpu.kernels.row_map import row_map
 
-    p, logits = run.problem, run.inputs["logits"]
-    room = _backward_scratch(p, run.inputs).arrays(run.workspace)
-    _coefficients(run, room)
-    operands, states = [logits], [run.inputs["stats"], *_those(room, "factor", "scale", "label")]
+    p = run.problem
+    scratch = _backward_scratch(p, run.inputs)
+    room, rest = scratch.arrays(run.workspace), scratch.rest(run.workspace)
+    dloss = run.inputs["dloss"]
+    dloss = dloss if p.reduction == "none" else _for_all_rows(dloss, p)
+    operands, states = [run.inputs["logits"]], [run.inputs["stats"], dloss, run.inputs["target"]]
     if p.weighted:
-        operands.append(_along(run.inputs["weight"], p))
-        states.append(_for_all_rows(room["total"], p))
+        _weights_of_targets(run, room["weights"])
+    if p.reduction == "mean":
+        _count(run, room, rest)
+        states.append(_for_all_rows(room["whole"], p))
+    if p.weighted:
+        weight = run.inputs["weight"]
+        reduce(SUM, [weight], [room["total"]], (0,), workspace=rest, stream=run.stream)
+        operands.append(_along(weight, p))
+        states += [room["weights"], _for_all_rows(room["total"], p)]
+    shares = 1.0 - p.label_smoothing, p.label_smoothing / p.classes
     row_map(
-        kernels.gradient(p.dtype, weighted=p.weighted),
+        kernels.gradient(p.dtype, weighted=p.weighted, mean=p.reduction == "mean"),
         operands,
         (run.outputs["dlogits"],),
         (p.axis,),
-        (1.0 - p.label_smoothing, p.label_smoothing / p.classes, float(p.classes)),
+        (*shares, float(p.classes), p.ignore_index),
         states=states,
         stream=run.stream,
     )
 
 
-def _coefficients(run: Launch[CrossEntropyProblem], room: Arrays) -> None:
-    """Launch what makes the weight, the gradient and the class of each row, and the sum of weights."""
+def _weights_of_targets(run: Launch[CrossEntropyProblem], weights: Any) -> None:
+    """Launch what finds the weight of each row's target."""
     from dnncanon.gpu.kernels import cross_entropy as kernels
     from dnncanon.gpu.kernels.integers import words_of
-    from dnncanon.gpu.kernels.reduction import SUM, reduce
 
     p, target = run.problem, words_of(run.inputs["target"])
-    rest = _backward_scratch(p, run.inputs).rest(run.workspace)
-    weight = run.inputs.get("weight", room["total"])  # not touched where there is none
-    along = (0,) * len(p.target_shape)
+    arrays = (target, run.inputs["weight"], weights)
+    strides = [target.strides[:-1], (0,) * len(p.target_shape), weights.strides]
+    chosen = kernels.target_weights(p.wide)
+    kernels.launch_over_rows(chosen, arrays, strides, p.target_shape, _of_target(run), run.stream)
 
-    def over_rows(chosen: Any, others: Sequence[Any], *flags: int) -> None:
-        arrays = (target, weight, *others)
-        strides = [target.strides[:-1], along, *(array.strides for array in others)]
-        scalars = (*_of_target(run), int(p.weighted), *flags)
-        kernels.launch_over_rows(chosen, arrays, strides, p.target_shape, scalars, run.stream)
 
-    if p.reduction == "mean":
-        counted = room["factor"]  # which is made later, and free until then
-        over_rows(kernels.target_weights(p.wide), [counted])
-        axes = tuple(range(len(p.target_shape)))
-        reduce(SUM, [counted], [room["whole"]], axes, workspace=rest, stream=run.stream)
+def _count(run: Launch[CrossEntropyProblem], room: Arrays, rest: Any) -> None:
+    """Σ weights of all targets, or how many there are."""
+    from dnncanon.gpu.kernels import cross_entropy as kernels
+    from dnncanon.gpu.kernels.reduction import SUM, reduce
+
+    p = run.problem
+    axes, whole = tuple(range(len(p.target_shape))), [room["whole"]]
     if p.weighted:
-        reduce(SUM, [weight], [room["total"]], (0,), workspace=rest, stream=run.stream)
-    dloss, whole = run.inputs["dloss"], _for_all_rows(room["whole"], p)
-    dloss = dloss if p.reduction == "none" else _for_all_rows(dloss, p)
-    made = _those(room, "factor", "scale", "label")
-    over_rows(kernels.coefficients(p.wide), [dloss, whole, *made], int(p.reduction == "mean"))
+        reduce(SUM, [room["weights"]], whole, axes, workspace=rest, stream=run.stream)
+        return
+    targets, scalars = [run.inputs["target"]], (p.ignore_index, p.classes)
+    reduce(
+        kernels.class_count(p.wide),
+        targets,
+        whole,
+        axes,
+        scalars,
+        workspace=rest,
+        stream=run.stream,
+    )
 
 
 def _for_all_rows(number: Any, p: CrossEntropyProblem) -> Any:
@@ -195,15 +193,22 @@ def _those(arrays: Arrays, *names: str) -> list[Any]:
 
 
 def _backward_scratch(p: CrossEntropyProblem, inputs: Mapping[str, Strided]) -> Any:
+    from dnncanon.gpu.kernels import cross_entropy as kernels
     from dnncanon.gpu.kernels.reduction import SUM, workspace_bytes
     from dnncanon.gpu.kernels.scratch import Scratch
 
-    rest = _bytes_of_sum(p, SUM) if p.reduction == "mean" else 0
+    arrays: dict[str, tuple[Shape, str]] = {}
+    rest, axes = 0, tuple(range(len(p.target_shape)))
+    if p.reduction == "mean":
+        arrays["whole"] = ((), p.wide)
+        rest = _bytes_of_sum(p, SUM)
+        if not p.weighted:
+            counting = kernels.class_count(p.wide)
+            rest = workspace_bytes(counting, inputs["target"], axes, "int64")
     if p.weighted:
+        arrays |= {"total": ((), p.wide), "weights": (p.target_shape, p.wide)}
         rest = max(rest, workspace_bytes(SUM, inputs["weight"], (0,), p.wide))
-    rows, one = (p.target_shape, p.wide), ((), p.wide)
-    labels = (p.target_shape, "int64")
-    return Scratch(rest, whole=one, total=one, factor=rows, scale=rows, label=labels)
+    return Scratch(rest, **arrays)
 
 
 def _row_wise(primitive: Any, run: Any, scratch: Any) -> GpuPrimitive[CrossEntropyProblem]:

@@ -35,22 +35,24 @@ rms_norm_forward = _in_steps(spec.rms_norm_forward, "norm_forward")
 rms_norm_backward = _in_steps(spec.rms_norm_backward, "norm_backward")
 group_norm_forward = _in_steps(spec.group_norm_forward, "norm_forward")
 group_norm_backward = _in_steps(spec.group_norm_backward, "norm_backward")
-instance_norm_forward = _in_steps(spec.instance_norm_forward, "norm_forward")
-instance_norm_backward = _in_steps(spec.instance_norm_backward, "norm_backward")
+instance_norm_forward = _in_steps(spec.instance_norm_forward, "instance_forward")
+instance_norm_backward = _in_steps(spec.instance_norm_backward, "instance_backward")
 
 
-def _over_windows(primitive: Primitive[Any], name: str) -> GpuPrimitive[WindowNormProblem]:
-    """The primitive that an algorithm of ``kernels.norm_window`` computes."""
+def _over_windows(primitive: Primitive[Any], *, forward: bool) -> GpuPrimitive[WindowNormProblem]:
+    """The primitive that ``kernels.norm_window`` computes."""
 
     def implementations() -> Sequence[Implementation[WindowNormProblem]]:
-        from dnncanon.gpu.kernels import norm_window
+        from dnncanon.gpu.kernels import norm_window, norm_window_tiled
 
-        return [getattr(norm_window, name)]
+        if forward:
+            return [norm_window.FORWARD]
+        return [norm_window_tiled.BACKWARD, norm_window.BACKWARD]
 
     return GpuPrimitive(primitive, implementations)
 
 
-lrn_forward = _over_windows(spec.lrn_forward, "FORWARD")
-lrn_backward = _over_windows(spec.lrn_backward, "BACKWARD")
-divisive_norm_forward = _over_windows(spec.divisive_norm_forward, "FORWARD")
-divisive_norm_backward = _over_windows(spec.divisive_norm_backward, "BACKWARD")
+lrn_forward = _over_windows(spec.lrn_forward, forward=True)
+lrn_backward = _over_windows(spec.lrn_backward, forward=False)
+divisive_norm_forward = _over_windows(spec.divisive_norm_forward, forward=True)
+divisive_norm_backward = _over_windows(spec.divisive_norm_backward, forward=False)

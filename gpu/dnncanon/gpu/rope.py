@@ -27,8 +27,9 @@ def _turn(run: Launch[RopeProblem], x: DeviceArray, y: DeviceArray, sign: float)
 
     p, angles = run.problem, run.inputs["angles"]
     if p.pairs:
-        walk = rope.Walk.over(p, (x, y))
-        made = rope.turn(p.dtype, walk.lanes, p.interleaved and walk.lanes > 1)
+        walk = rope.Walk.over(p, (x, y), angles)
+        interleaved = p.interleaved and walk.lanes > 1
+        made = rope.turn(p.dtype, walk.lanes, interleaved, walk.adjacent)
         factors = (p.output_scale, sign)
         strides = rope.strides_of(x), rope.strides_of(angles), rope.strides_of(y)
         args = (x, angles, y, *walk.arguments, p.shape[1], walk.slots, factors, *strides)

@@ -14,6 +14,7 @@ from dnncanon.reference.definition import Array, defines
 from dnncanon.spec.norm import (
     BatchNormProblem,
     FinalizeProblem,
+    FusedNormProblem,
     GenstatsProblem,
     NormProblem,
     WindowNormProblem,
@@ -75,7 +76,7 @@ def batch_norm_backward(
     y: Array | None = None,
 ) -> tuple[Array | None, ...]:
     """dx = scale·inv_std·(g − dbias/m − x̂·dscale/m), with the gradient g that relu passes on"""
-    g = dy if y is None else np.where(y > 0.0, dy, 0.0)
+    g = _passed_on(dy, y)
     mean, inv_std = _given_statistics(p.norm, x, mean, inv_std)
     dscale, dbias = _parameter_gradients(p.norm, g, x - mean, inv_std)
     rest = g if p.fixed_statistics else _without_moments(p.norm, g, x - mean, inv_std)
@@ -170,8 +171,34 @@ layer_norm_forward = defines(spec.layer_norm_forward)(_norm_forward)
 layer_norm_backward = defines(spec.layer_norm_backward)(_norm_backward)
 group_norm_forward = defines(spec.group_norm_forward)(_norm_forward)
 group_norm_backward = defines(spec.group_norm_backward)(_norm_backward)
-instance_norm_forward = defines(spec.instance_norm_forward)(_norm_forward)
-instance_norm_backward = defines(spec.instance_norm_backward)(_norm_backward)
+
+
+@defines(spec.instance_norm_forward)
+def instance_norm_forward(
+    p: FusedNormProblem,
+    x: Array,
+    scale: Array | None = None,
+    bias: Array | None = None,
+    z: Array | None = None,
+) -> tuple[Array | None, ...]:
+    """y = activation(γ·(x − μ)·r + bias + z)"""
+    y, *statistics = _norm_forward(p.norm, x, scale, bias)
+    return _activated(p, y if z is None else y + z), *statistics
+
+
+@defines(spec.instance_norm_backward)
+def instance_norm_backward(
+    p: FusedNormProblem,
+    dy: Array,
+    x: Array,
+    scale: Array | None = None,
+    mean: Array | None = None,
+    inv_std: Array | None = None,
+    y: Array | None = None,
+) -> tuple[Array | None, ...]:
+    """That of the norm, for the gradient g that relu passes on;  dz = g"""
+    g = _passed_on(dy, y)
+    return *_norm_backward(p.norm, g, x, scale, mean, inv_std), g if p.has_residual else None
 
 
 @defines(spec.rms_norm_forward)
@@ -291,8 +318,13 @@ def _affine(p: NormProblem, normalised: Array, scale: Array | None, bias: Array 
     return y if bias is None else y + bias.reshape(p.parameter_view)
 
 
-def _activated(p: BatchNormProblem, y: Array) -> Array:
+def _activated(p: FusedNormProblem, y: Array) -> Array:
     return np.maximum(y, 0.0) if p.activation == "relu" else y
+
+
+def _passed_on(dy: Array, y: Array | None) -> Array:
+    """What relu passes on of the gradient by its output y; all of it if there is no relu."""
+    return dy if y is None else np.where(y > 0.0, dy, 0.0)
 
 
 def _parameter_gradients(

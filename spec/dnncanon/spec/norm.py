@@ -28,6 +28,7 @@ from dnncanon.spec.norm_problem import (
     ZERO_CENTERED,
     BatchNormProblem,
     FinalizeProblem,
+    FusedNormProblem,
     GenstatsProblem,
     NormProblem,
     WindowNormProblem,
@@ -41,6 +42,7 @@ from dnncanon.spec.norm_problem import (
     resolve_finalize,
     resolve_genstats,
     resolve_group,
+    resolve_instance,
     resolve_layer,
     resolve_lrn,
     resolve_rms,
@@ -76,6 +78,7 @@ from dnncanon.spec.values import POSITIVE
 __all__ = [
     "BatchNormProblem",
     "FinalizeProblem",
+    "FusedNormProblem",
     "GenstatsProblem",
     "NormProblem",
     "WindowNormProblem",
@@ -105,6 +108,10 @@ _DECISIONS = (
     "What Inf, NaN and subnormals do in scale, inv_std and variance, and backward in x, is left open: where a "
     "product is rounded to 0, Inf becomes NaN, and in which order factors meet is the backend's choice.",
 )
+_RELU_GRADIENT = (
+    "The gradient of relu is 0 where y = 0, and where y is NaN: it passes where y > 0, as cuDNN's bit mask "
+    "has it."
+)
 _BATCH_DECISIONS = (
     *_DECISIONS,
     "scale, bias and statistics have the shape (C,), or a sample's per activation; cuDNN's have "
@@ -122,6 +129,9 @@ _X = TensorSpec("x", "N C *I", "input")
 _DY = TensorSpec("dy", "N C *I", "gradient of the loss by y")
 _X_THEN = replace(_X, special_values=False)
 _Z = TensorSpec("z", "N C *I", "residual; absent means none", optional=True)
+_Y_THEN = TensorSpec("y", "N C *I", "output of the forward pass, for relu", optional=True)
+_DZ = TensorSpec("dz", "N C *I", "gradient of the loss by the residual", optional=True)
+_RESIDUAL_GRADIENT = Attribute("residual_gradient", Flag(), "Whether dz is put out.", False)
 _MEAN = TensorSpec("mean", "C", "mean of each channel")
 _INV_STD = TensorSpec(
     "inv_std", "C", "1/√(σ² + ε) of each channel", special_values=False, values=POSITIVE
@@ -318,13 +328,13 @@ with the sums over N and I for each channel, or over N (per_activation).""",
             _SCALE,
             _optional(_MEAN),
             _optional(_INV_STD),
-            TensorSpec("y", "N C *I", "output of the forward pass, for relu", optional=True),
+            _Y_THEN,
         ),
         outputs=(
             TensorSpec("dx", "N C *I", "gradient of the loss by x"),
             TensorSpec("dscale", "C", "gradient of the loss by scale"),
             TensorSpec("dbias", "C", "gradient of the loss by bias"),
-            TensorSpec("dz", "N C *I", "gradient of the loss by the residual", optional=True),
+            _DZ,
         ),
         attributes=(
             MODE,
@@ -336,7 +346,7 @@ with the sums over N and I for each channel, or over N (per_activation).""",
                 "batch: they depend on x, as in training; fixed: they do not, as in inference.",
                 STATISTICS[0],
             ),
-            Attribute("residual_gradient", Flag(), "Whether dz is put out.", False),
+            _RESIDUAL_GRADIENT,
         ),
         dtypes=DTYPES,
         constraints=(
@@ -359,8 +369,7 @@ with the sums over N and I for each channel, or over N (per_activation).""",
             *_BATCH_DECISIONS,
             "mean and inv_std are those of the forward pass; without them they are computed from x and ε, "
             "which is not used otherwise.",
-            "The gradient of relu is 0 where y = 0, and where y is NaN: it passes where y > 0, as cuDNN's bit "
-            "mask has it.",
+            _RELU_GRADIENT,
             "cuDNN has no backward pass for inference; statistics='fixed' is that, for frozen batch norms.",
         ),
         resolve=resolve_batch,
@@ -731,7 +740,8 @@ _GROUPS = Attribute("groups", Integer(), "Groups G of neighbouring channels.")
 
 
 def _group_rules(*, grouped: bool, backward: bool) -> tuple[Constraint, ...]:
-    data = ("dy", "x") if backward else ("x",)
+    fused = () if grouped else ("y",) if backward else ("z",)
+    data = (*(("dy", "x") if backward else ("x",)), *fused)
     parameters = ("scale",) if backward else ("scale", "bias")
     statistics = ("mean", "inv_std") if backward else ()
     return (
@@ -753,6 +763,15 @@ def _group_rules(*, grouped: bool, backward: bool) -> tuple[Constraint, ...]:
     )
 
 
+_FORWARD_FUSION = (one_of("activation", ACTIVATIONS), *_like_x("z"))
+_BACKWARD_FUSION = (
+    one_of("activation", ACTIVATIONS),
+    truth_value("residual_gradient"),
+    y_for_relu(),
+    shaped("y", "dy.shape", first_shape),
+)
+
+
 def _group_outputs(sets: str) -> tuple[TensorSpec, ...]:
     return (
         TensorSpec("y", "N C *I", "output"),
@@ -769,8 +788,16 @@ _GROUP_GRADIENTS = (
 _FORWARD_FORMULA = """\
 y = scale·(x − μ)·r + bias        μ = mean of x,  σ² = mean of (x − μ)²,  r = 1/√(σ² + ε)
 """
+_FUSED_FORWARD_FORMULA = """\
+y = activation(scale·(x − μ)·r + bias + z)        μ = mean of x,  σ² = mean of (x − μ)²,  r = 1/√(σ² + ε)
+"""
 _BACKWARD_FORMULA = """\
 x̂ = (x − mean)·inv_std        g = scale·dy        dscale = Σ dy·x̂        dbias = Σ dy over N and I
+dx = inv_std·(g − mean of g − x̂·(mean of g·x̂))
+"""
+_FUSED_BACKWARD_FORMULA = """\
+x̂ = (x − mean)·inv_std        dz = dy, or with relu dy where y > 0 and else 0
+g = scale·dz        dscale = Σ dz·x̂        dbias = Σ dz over N and I
 dx = inv_std·(g − mean of g − x̂·(mean of g·x̂))
 """
 
@@ -786,7 +813,7 @@ def _group_norm(
     at: Callable[..., Arguments],
     source: str,
 ) -> Primitive[NormProblem]:
-    """One of the four declarations that differ in direction and in whether there are groups."""
+    """One of four declarations that differ in direction and in whether there are groups."""
     saved = tuple(replace(t, dims="N G" if grouped else "N C") for t in _SAVED)
     last = BIAS_GRADIENT if backward else SAVE_STATISTICS
     forward_outputs = _group_outputs("N G" if grouped else "N C")
@@ -812,6 +839,32 @@ def _group_norm(
         domain=drawn,
         boundaries=domain.boundaries(at, empty=True),
         source=source,
+    )
+
+
+def _fused(
+    norm: Primitive[NormProblem], formula: str, *, backward: bool
+) -> Primitive[FusedNormProblem]:
+    """The norm with a residual and a ReLU behind it, which cuDNN fuses to batch and instance norm alone."""
+    made: Primitive[Any] = norm
+    inner_infer, inner_flops, inner_length = norm.infer, norm.flops, norm.reduction_length
+
+    def infer(p: FusedNormProblem) -> tuple[TensorType | None, ...]:
+        dz = TensorType(p.norm.dtype, p.norm.x_shape) if p.has_residual else None
+        return (*inner_infer(p.norm), *((dz,) if backward else ()))
+
+    return replace(
+        made,
+        formula=formula + _OVER_SPACE,
+        inputs=(*norm.inputs, _Y_THEN if backward else _Z),
+        outputs=(*norm.outputs, *((_DZ,) if backward else ())),
+        attributes=(*norm.attributes, ACTIVATION, *((_RESIDUAL_GRADIENT,) if backward else ())),
+        constraints=(*norm.constraints, *(_BACKWARD_FUSION if backward else _FORWARD_FUSION)),
+        decisions=(*norm.decisions, _RELU_GRADIENT if backward else "relu keeps NaN."),
+        resolve=resolve_instance,
+        infer=infer,
+        flops=lambda p: inner_flops(p.norm) + 2 * _size(p.norm.x_shape),
+        reduction_length=lambda p: inner_length(p.norm),
     )
 
 
@@ -843,27 +896,36 @@ group_norm_backward = declare(
     )
 )
 instance_norm_forward = declare(
-    _group_norm(
-        "instance_norm_forward",
-        "Instance norm: over space.",
-        _OVER_SPACE,
-        grouped=False,
+    _fused(
+        _group_norm(
+            "instance_norm_forward",
+            "Instance norm: over space; residual and ReLU fused.",
+            _OVER_SPACE,
+            grouped=False,
+            backward=False,
+            drawn=domain.instance_forward,
+            at=domain.at_instance_forward,
+            source="cuDNN graph API NORM_FORWARD, INSTANCE_NORM, NormAddRelu; Ulyanov, Vedaldi and Lempitsky "
+            "2016",
+        ),
+        _FUSED_FORWARD_FORMULA,
         backward=False,
-        drawn=domain.instance_forward,
-        at=domain.at_instance_forward,
-        source="cuDNN graph API NORM_FORWARD, INSTANCE_NORM; Ulyanov, Vedaldi and Lempitsky 2016",
     )
 )
 instance_norm_backward = declare(
-    _group_norm(
-        "instance_norm_backward",
-        "Gradient of instance norm by x, scale and bias.",
-        _OVER_SPACE,
-        grouped=False,
+    _fused(
+        _group_norm(
+            "instance_norm_backward",
+            "Gradient of instance norm by x, scale, bias and the residual, ReLU included.",
+            _OVER_SPACE,
+            grouped=False,
+            backward=True,
+            drawn=domain.instance_backward,
+            at=domain.at_instance_backward,
+            source="cuDNN graph API NORM_BACKWARD, INSTANCE_NORM, DReluForkDNorm",
+        ),
+        _FUSED_BACKWARD_FORMULA,
         backward=True,
-        drawn=domain.instance_backward,
-        at=domain.at_instance_backward,
-        source="cuDNN graph API NORM_BACKWARD, INSTANCE_NORM",
     )
 )
 

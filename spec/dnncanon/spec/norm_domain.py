@@ -331,7 +331,23 @@ def _drawn_group(
     if grouped:
         attributes["groups"] = groups = min(groups, shape[1])
         shape = (shape[0], shape[1] // groups * groups, *shape[2:])
-    return _group(made, shape, attributes, parameters, saved, backward)
+        return _group(made, shape, attributes, parameters, saved, backward)
+    residual = draw.choice((False, True))
+    attributes["activation"] = draw.choice(ACTIVATIONS)
+    if backward:
+        attributes["residual_gradient"] = residual
+    arguments = _group(made, shape, attributes, parameters, saved, backward)
+    return _with_fused(made, arguments, residual and not backward)
+
+
+def _with_fused(made: Maker, arguments: Arguments, residual: bool) -> Arguments:
+    """Of an instance norm: the residual, and backward the output for a ReLU."""
+    shape = next(iter(arguments.tensors.values())).shape
+    if residual:
+        made.data(shape, "z")
+    if "dy" in made.tensors and arguments.attributes["activation"] == "relu":
+        made.data(shape, "y")
+    return Arguments(made.tensors, arguments.attributes)
 
 
 def _group(
@@ -545,11 +561,12 @@ def at_group_backward(shape: Shape, dtype: str) -> Arguments:
 
 
 def at_instance_forward(shape: Shape, dtype: str) -> Arguments:
-    return _at_group(shape, dtype, {"save_statistics": True}, ())
+    return _at_group(shape, dtype, {"save_statistics": True, "activation": "identity"}, ())
 
 
 def at_instance_backward(shape: Shape, dtype: str) -> Arguments:
-    return _at_group(shape, dtype, {"bias_gradient": True}, ("mean", "inv_std"))
+    attributes = {"bias_gradient": True, "activation": "identity", "residual_gradient": False}
+    return _at_group(shape, dtype, attributes, ("mean", "inv_std"))
 
 
 def _at_group(

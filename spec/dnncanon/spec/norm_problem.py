@@ -7,6 +7,7 @@ m elements of a set, N batch, C channels, G groups, I spatial extents.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from dnncanon.spec.attributes import Choice, Flag, Integer, Real, as_integer, as_real
 from dnncanon.spec.primitive import Arguments, Attribute
@@ -96,12 +97,18 @@ class NormProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchNormProblem:
-    """A batch normalization: the normalization itself, and what is fused to it."""
+class FusedNormProblem:
+    """A normalization, and what is fused to it: an instance norm."""
 
     norm: NormProblem
     activation: str = "identity"
     has_residual: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormProblem(FusedNormProblem):
+    """A batch normalization, by statistics of the batch or others, and with running ones."""
+
     average_factor: float = 0.0
     has_running: bool = False
     fixed_statistics: bool = False
@@ -217,6 +224,14 @@ def _options(a: Arguments) -> dict[str, bool]:
     return {name: a.attributes[name] for name in names if name in a.attributes}
 
 
+def _fused(a: Arguments) -> dict[str, Any]:
+    """What a norm is fused to."""
+    return {
+        "activation": a.attributes.get("activation", "identity"),
+        "has_residual": "z" in a.tensors or a.attributes.get("residual_gradient", False),
+    }
+
+
 def resolve_batch(a: Arguments) -> BatchNormProblem:
     """The batch norm that legal arguments describe."""
     shape, parameters = first_shape(a), batch_parameter_shape(a)
@@ -235,8 +250,7 @@ def resolve_batch(a: Arguments) -> BatchNormProblem:
     )
     return BatchNormProblem(
         norm,
-        activation=a.attributes.get("activation", "identity"),
-        has_residual="z" in a.tensors or a.attributes.get("residual_gradient", False),
+        **_fused(a),
         average_factor=as_real(a.attributes.get("exponential_average_factor", 0.0)),
         has_running="running_mean" in a.tensors,
         fixed_statistics=a.attributes.get("statistics") == "fixed",
@@ -274,7 +288,7 @@ def resolve_rms(a: Arguments) -> NormProblem:
 
 
 def resolve_group(a: Arguments) -> NormProblem:
-    """The group norm, or instance norm, that legal arguments describe."""
+    """The group norm that legal arguments describe."""
     shape, groups = first_shape(a), group_count(a)
     batch, channels, *extents = shape
     per_group = channels // max(1, groups)
@@ -291,6 +305,11 @@ def resolve_group(a: Arguments) -> NormProblem:
         has_scale="scale" in a.tensors,
         **_options(a),
     )
+
+
+def resolve_instance(a: Arguments) -> FusedNormProblem:
+    """The instance norm that legal arguments describe: a group norm of one channel a group."""
+    return FusedNormProblem(resolve_group(a), **_fused(a))
 
 
 def resolve_genstats(a: Arguments) -> GenstatsProblem:

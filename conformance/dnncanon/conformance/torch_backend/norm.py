@@ -13,7 +13,7 @@ import torch
 
 from dnncanon import spec
 from dnncanon.spec import FLOATS, Unsupported
-from dnncanon.spec.norm import BatchNormProblem, NormProblem
+from dnncanon.spec.norm import BatchNormProblem, FusedNormProblem, NormProblem
 
 Tensor: TypeAlias = torch.Tensor
 Optional: TypeAlias = torch.Tensor | None
@@ -144,10 +144,15 @@ def group_norm_forward(
 
 
 def instance_norm_forward(
-    x: Tensor, scale: Optional = None, bias: Optional = None, **attributes: Any
+    x: Tensor,
+    scale: Optional = None,
+    bias: Optional = None,
+    z: Optional = None,
+    **attributes: Any,
 ) -> Any:
-    call = spec.instance_norm_forward.bind(x, scale, bias, **attributes)
-    return call.results(_group_forward(call.problem, x, scale, bias))
+    call = spec.instance_norm_forward.bind(x, scale, bias, z, **attributes)
+    y, *statistics = _group_forward(call.problem.norm, x, scale, bias)
+    return call.results([_finished(call.problem, y, z), *statistics])
 
 
 def _group_forward(p: NormProblem, x: Tensor, scale: Optional, bias: Optional) -> list[Tensor]:
@@ -187,7 +192,7 @@ def _wide(parameter: Tensor) -> Tensor:
     return flat.float() if flat.dtype in _NARROW else flat
 
 
-def _finished(p: BatchNormProblem, y: Tensor, z: Optional) -> Tensor:
+def _finished(p: FusedNormProblem, y: Tensor, z: Optional) -> Tensor:
     if z is not None and y.dtype in _NARROW:
         raise Unsupported("torch rounds before it adds the residual")
     y = y if z is None else y + z

@@ -18,7 +18,7 @@ from dnncanon.gpu.kernels.rows import add, larger
 from dnncanon.gpu.kernels.softmax import combine
 from dnncanon.gpu.kernels.strided import Space
 from dnncanon.gpu.runtime import DeviceArray, Kernel, blocks_for, kernel, launch, origin
-from dnncanon.gpu.runtime.device_code import cuda, device_function, types
+from dnncanon.gpu.runtime.device_code import cuda, device_function, generated, types
 from dnncanon.gpu.runtime.device_index import digits_of, places
 
 THREADS = 128
@@ -66,26 +66,76 @@ def combine_spread(a: Any, b: Any) -> Any:
     return top, a[1] * power + b[1], (a[2] + a[3] * gap) + b[2], a[3] + b[3]
 
 
+@device_function
+def _class_among(target: Any, ignore_index: Any, classes: Any) -> Any:
+    """A target, or what stands in its place."""
+    if target == ignore_index:
+        return _int64(IGNORED)
+    return _int64(target) if 0 <= target < classes else _int64(NO_CLASS)
+
+
+@device_function
+def _with_element(a: Any, b: Any) -> Any:
+    """Of (m, s, x at the target), which one of the parts has."""
+    top, total = combine((a[0], a[1]), (b[0], b[1]))
+    return top, total, a[2] + b[2]
+
+
+@device_function
+def _spread_with_element(a: Any, b: Any) -> Any:
+    """Of (m, s, x at the target, d, W)."""
+    top, total, spread, weights = combine_spread((a[0], a[1], a[3], a[4]), (b[0], b[1], b[3], b[4]))
+    return top, total, a[2] + b[2], spread, weights
+
+
 @cache
-def spread_logarithms(dtype: str, *, weighted: bool) -> Monoid:
-    """m, ln s, and Σ w·(ln s − (x − m)) of the row; elements are x and, if ``weighted``, w."""
-    zero, one = ELEMENTS[dtype].sum(0), ELEMENTS[dtype].sum(1)
+def losses(dtype: str, *, weighted: bool, smooth: bool, reduced: bool, stats: bool) -> Monoid:
+    """The loss of a row, with ``reduced`` its weight, and with ``stats`` m + ln s.
 
-    @device_function
-    def lift(x: Any) -> Any:
-        return x, one, zero, one
-
-    @device_function
-    def weighted_lift(x: Any, weight: Any) -> Any:
-        return x, one, zero, weight
-
-    @device_function
-    def finish(state: Any) -> Any:
-        power = log(state[1]) + (state[0] - state[0])
-        return state[0], power, state[2] + state[3] * power
-
-    chosen = weighted_lift if weighted else lift
-    return Monoid(("sum",) * 4, (-inf, 0.0, 0.0, 0.0), chosen, combine_spread, finish)
+    Elements are x and, if it is ``weighted`` and ``smooth``, w; of the row there is its target and, if
+    ``weighted``, the weight of that. Scalars: the index that is ignored, C, 1 − ε and ε/C. Stats are m where
+    it is infinite.
+    """
+    number = ELEMENTS[dtype].sum
+    takes_w = weighted and smooth
+    given = f"x, {'w, ' if takes_w else ''}target, {'weight, ' if weighted else ''}"
+    scalars = "ignore_index, classes, kept, share"
+    spread = f", zero, {'w' if takes_w else 'one'}" if smooth else ""
+    lift = f"""
+def lift({given}{scalars}, index):
+    return x, one, x if index == target else zero{spread}
+"""
+    smoothing = """
+        rest = state[3] + state[4] * power
+        loss = loss * kept + rest * share
+"""
+    results = "loss", *(["count"] if reduced else []), *(["stats"] if stats else [])
+    finish = f"""
+def finish(state, target, {"weight, " if weighted else ""}{scalars}):
+    top = state[0]
+    power = log(state[1]) + (top - top)
+    label = class_among(target, ignore_index, classes)
+    loss, count = zero, zero
+    if label >= 0:
+        count = {"weight" if weighted else "one"}
+        loss = count * (power - (state[2] - top))
+{smoothing if smooth else ""}
+    elif label == {NO_CLASS}:
+        loss = no_number
+    stats = top if top - top != zero else top + power
+    return {", ".join(results)}
+"""
+    scope = {
+        "log": log,
+        "class_among": _class_among,
+        "zero": number(0),
+        "one": number(1),
+        "no_number": number(nan),
+    }
+    functions = (device_function(generated(text, scope)) for text in (lift, finish))
+    (lifted, finished), combined = functions, _spread_with_element if smooth else _with_element
+    identity = (-inf, 0.0, 0.0, *((0.0, 0.0) if smooth else ()))
+    return Monoid(("sum",) * len(identity), identity, lifted, combined, finished, index=True)
 
 
 # --- All rows together ----------------------------------------------------------------------------
@@ -135,68 +185,26 @@ def launch_over_rows(
 @device_function
 def _class_of(words: Any, at: Any, is_long: Any, ignore_index: Any, classes: Any) -> Any:
     """The target at a place, or what stands in its place."""
-    target = integer_at(words, at, is_long)
-    if target == ignore_index:
-        return _int64(IGNORED)
-    return target if 0 <= target < classes else _int64(NO_CLASS)
-
-
-@cache
-def losses(dtype: str) -> Kernel:
-    """The loss of each row, of what is left at its target; also its weight, and stats, if asked for."""
-    number, to_sum = ELEMENTS[dtype].sum, ELEMENTS[dtype].to_sum
-    zero, one, no_number = number(0), number(1), number(nan)
-
-    @kernel
-    def cross_entropy_losses(arrays: Any, walk: Any, scalars: Any) -> None:
-        logits, target, weight, top, power, spread, loss, counted, stats = arrays
-        size, extents, strides, origins = walk
-        is_long, ignore_index, classes, weight_stride, class_stride, flags, shares = scalars
-        is_weighted, is_smooth, is_reduced, has_stats = flags
-        row = _int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        while row < size:
-            at = places(digits_of(row, extents), strides, origins)
-            m, ln_s = top[_uint64(at[3])], power[_uint64(at[4])]
-            label = _class_of(target, at[1], is_long, ignore_index, classes)
-            value, count = zero, zero
-            if label >= 0:
-                count = weight[_uint64(at[2] + label * weight_stride)] if is_weighted else one
-                x = to_sum(logits[_uint64(at[0] + label * class_stride)])
-                value = count * (ln_s - (x - m))
-                if is_smooth:
-                    rest = spread[_uint64(at[5])]
-                    value = value * number(shares[0]) + rest * number(shares[1])
-            elif label == NO_CLASS:
-                value = no_number
-            loss[_uint64(at[6])] = value
-            if is_reduced:
-                counted[_uint64(at[7])] = count
-            if has_stats:
-                # m is +-Inf where ln s is NaN because of that; so are the stats.
-                stats[_uint64(at[8])] = m if m - m != zero else m + ln_s
-            row += _int64(cuda.gridDim.x) * THREADS
-
-    return cross_entropy_losses
+    return _class_among(integer_at(words, at, is_long), ignore_index, classes)
 
 
 @cache
 def target_weights(wide: str) -> Kernel:
     """The weight of each row's target; 0 of rows that are ignored or have no class."""
-    number = ELEMENTS[wide].sum
-    zero, one = number(0), number(1)
+    zero = ELEMENTS[wide].sum(0)
 
     @kernel
     def cross_entropy_weights(arrays: Any, walk: Any, scalars: Any) -> None:
         target, weight, counted = arrays
         size, extents, strides, origins = walk
-        is_long, ignore_index, classes, weight_stride, is_weighted = scalars
+        is_long, ignore_index, classes, weight_stride = scalars
         row = _int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         while row < size:
             at = places(digits_of(row, extents), strides, origins)
             label = _class_of(target, at[0], is_long, ignore_index, classes)
             count = zero
             if label >= 0:
-                count = weight[_uint64(at[1] + label * weight_stride)] if is_weighted else one
+                count = weight[_uint64(at[1] + label * weight_stride)]
             counted[_uint64(at[2])] = count
             row += _int64(cuda.gridDim.x) * THREADS
 
@@ -204,68 +212,74 @@ def target_weights(wide: str) -> Kernel:
 
 
 @cache
-def coefficients(wide: str) -> Kernel:
-    """What the gradient of a row's elements needs to know: see :func:`gradient`."""
-    one = ELEMENTS[wide].sum(1)
+def class_count(wide: str) -> Monoid:
+    """How many targets are classes, and not ignored. Scalars: the index that is ignored, and C."""
+    zero, one = ELEMENTS[wide].sum(0), ELEMENTS[wide].sum(1)
 
-    @kernel
-    def cross_entropy_coefficients(arrays: Any, walk: Any, scalars: Any) -> None:
-        target, weight, dloss, whole, factor, scale, labels = arrays
-        size, extents, strides, origins = walk
-        is_long, ignore_index, classes, weight_stride, is_weighted, is_mean = scalars
-        row = _int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
-        while row < size:
-            at = places(digits_of(row, extents), strides, origins)
-            label = _class_of(target, at[0], is_long, ignore_index, classes)
-            value = one
-            if label >= 0 and is_weighted:
-                value = weight[_uint64(at[1] + label * weight_stride)]
-            given = dloss[_uint64(at[2])]
-            if is_mean:
-                given = given / whole[_uint64(at[3])]
-            factor[_uint64(at[4])] = value
-            scale[_uint64(at[5])] = given
-            labels[_uint64(at[6])] = label
-            row += _int64(cuda.gridDim.x) * THREADS
+    @device_function
+    def lift(target: Any, ignore_index: Any, classes: Any) -> Any:
+        return one if _class_among(target, ignore_index, classes) >= 0 else zero
 
-    return cross_entropy_coefficients
+    @device_function
+    def finish(count: Any, ignore_index: Any, classes: Any) -> Any:
+        return count
+
+    return Monoid((wide,), (0.0,), lift, add, finish)
 
 
 @cache
-def gradient(dtype: str, *, weighted: bool) -> RowMap:
-    """dlogits from x and, if ``weighted``, w. Scalars: 1 − ε, ε/C, and C.
+def gradient(dtype: str, *, weighted: bool, mean: bool) -> RowMap:
+    """dlogits from x and, if ``weighted``, w. Scalars: 1 − ε, ε/C, C, and the index that is ignored.
 
-    Of a row: stats, w_t, g, the target, of which IGNORED gives 0 and NO_CLASS NaN, and if ``weighted`` Σ w.
+    Of a row: stats, the gradient by its loss, its target, then for the ``mean`` the sum of all weights, and if
+    ``weighted`` w_t and Σ w.
     """
     number = ELEMENTS[dtype].sum
     zero, one, no_number = number(0), number(1), number(nan)
+    others = (*(["whole"] if mean else []), *(["weight", "total"] if weighted else []))
+    states = ("stats", "dloss", "target", *others)
 
     @device_function
-    def of_element(
-        x: Any, w: Any, total: Any, known: Any, kept: Any, share: Any, index: Any
-    ) -> Any:
+    def of_element(x: Any, w: Any, known: Any, kept: Any, share: Any, index: Any) -> Any:
         if known[3] < 0:
             return zero if known[3] == IGNORED else no_number
         power = exp(x - known[0])
         value = known[1] * (power - one if index == known[3] else power)
         if share > zero:
-            value = value * kept + (power * total - w) * share
+            value = value * kept + (power * known[4] - w) * share
         return known[2] * value
 
     @device_function
-    def apply(x: Any, known: Any, kept: Any, share: Any, classes: Any, index: Any) -> Any:
-        return of_element(x, one, classes, known, kept, share, index)
+    def apply(
+        x: Any, known: Any, kept: Any, share: Any, classes: Any, ignore_index: Any, index: Any
+    ) -> Any:
+        return of_element(x, one, known, kept, share, index)
 
     @device_function
     def weighted_apply(
-        x: Any, w: Any, known: Any, kept: Any, share: Any, classes: Any, index: Any
+        x: Any,
+        w: Any,
+        known: Any,
+        kept: Any,
+        share: Any,
+        classes: Any,
+        ignore_index: Any,
+        index: Any,
     ) -> Any:
-        return of_element(x, w, known[4], known, kept, share, index)
+        return of_element(x, w, known, kept, share, index)
 
-    @device_function
-    def finish(state: Any, kept: Any, share: Any, classes: Any) -> Any:
-        return state
-
-    kinds = ("sum", "sum", "sum", "int64", *(("sum",) if weighted else ()))
+    # stats, w_t, the gradient by the row's share of the loss, the class, Σ w
+    source = f"""
+def finish(state, kept, share, classes, ignore_index):
+    {", ".join(states)} = state
+    label = class_among(target, ignore_index, int64(classes))
+    return (
+        stats, {"weight" if weighted else "one"}, {"dloss / whole" if mean else "dloss"}, label,
+        {"total" if weighted else "classes"},
+    )
+"""
+    scope = {"class_among": _class_among, "one": one, "int64": types.int64}
+    finish = device_function(generated(source, scope))
+    kinds = tuple("int64" if name == "target" else "sum" for name in states)
     monoid = Monoid(kinds, (0.0,) * len(kinds), finish, add, finish, index=True)
     return RowMap(monoid, weighted_apply if weighted else apply)

@@ -2,8 +2,9 @@
 
 One engine serves all primitives that compute each output element from the input elements at the same
 index. Where all operands are dense, or inputs of one element for all, each thread moves chunks of up to 16
-bytes; any other strides, those of other broadcasting included, take the strided kernel, whose threads follow
-the first output's memory.
+bytes. So it does where the fastest dim alone is in one piece, as with gaps between rows, and with inputs that
+are broadcast: of those that do not move along that dim, a chunk takes one element. Any other strides take the
+strided kernel. Threads follow the first output's memory.
 
     @device_function
     def scaled_sum(a, b, alpha):
@@ -78,11 +79,17 @@ def elementwise(
         args: tuple[Any, ...] = (*arrays, numbers(scalars), space.size)
         launch(dense(call, count, still), grid, THREADS, args, stream=stream)
         return
+    chosen = strided(call)
+    still = tuple(k for k in range(len(inputs)) if space.strides[k][-1] == 0)
+    walking = [k for k in range(len(operands)) if k not in still]
+    count = chunk_of([operands[k] for k in walking])
+    if shared is None and _in_pieces(space, operands, walking, count, index=index):
+        space, chosen = _in_chunks(space, count), chunked(call, count, still)
     grid = min(BLOCKS, blocks_for(space.size, THREADS))
     bases = tuple(map(origin, operands)) + (0,) * index
     step = space.digits(grid * THREADS)
     args = (*arrays, numbers(scalars), space.size, space.extents, step, space.flat_strides, bases)
-    launch(strided(call), grid, THREADS, args, stream=stream)
+    launch(chosen, grid, THREADS, args, stream=stream)
 
 
 def chunk_of(arrays: Sequence[DeviceArray]) -> int:
@@ -93,6 +100,33 @@ def chunk_of(arrays: Sequence[DeviceArray]) -> int:
 def _aligned(arrays: Sequence[DeviceArray], count: int) -> bool:
     """Whether every operand can be moved in chunks."""
     return all(array.pointer % (count * array.dtype.itemsize) == 0 for array in arrays)
+
+
+def _in_pieces(
+    space: Space,
+    operands: Sequence[DeviceArray],
+    moving: Sequence[int],
+    count: int,
+    *,
+    index: bool,
+) -> bool:
+    """Whether the fastest dim of all that moves along it, and counts, is pieces of whole chunks."""
+    walking = [*moving, *((len(operands),) if index else ())]
+    whole = (stride for k in moving for stride in space.strides[k][:-1])
+    return (
+        count > 1
+        and space.extents[-1] % count == 0
+        and all(space.strides[k][-1] == 1 for k in walking)
+        and all(stride % count == 0 for stride in whole)
+        and all(origin(operands[k]) == 0 for k in moving)
+        and _aligned([operands[k] for k in moving], count)
+    )
+
+
+def _in_chunks(space: Space, count: int) -> Space:
+    """The same space with chunks along the fastest dim."""
+    extents = (*space.extents[:-1], space.extents[-1] // count)
+    return Space(extents, tuple((*by[:-1], by[-1] * count) for by in space.strides))
 
 
 # --- Kernels --------------------------------------------------------------------------------------
@@ -183,14 +217,7 @@ def elementwise_dense(inputs, outputs, given, size):
         {results} = function({lines.arguments("x{k}[uint64(at)]", call.at("at"))})
         {lines.each_output("y{k}[uint64(at)] = from_sum{k}(r{k})")}
 """
-    scope = {
-        "load_chunk": ptx.load_chunk(count),
-        "store_chunk": ptx.store_chunk(count),
-        "chunk_first": ptx.chunk_first,
-        "chunk_rest": ptx.chunk_rest,
-        "chunk_append": ptx.chunk_append(count),
-    }
-    return kernel(generated(source, call.scope | scope))
+    return kernel(generated(source, call.scope | _chunk_scope(count)))
 
 
 @cache
@@ -216,5 +243,48 @@ def elementwise_strided(inputs, outputs, given, size, extents, step, strides, ba
         digits = advance(digits, step, extents)
         position += stride
 """
-    scope = {"digits_of": digits_of, "advance": advance, "places": places}
-    return kernel(generated(source, call.scope | scope))
+    return kernel(generated(source, call.scope | _WALK))
+
+
+@cache
+def chunked(call: Call, count: int, still: tuple[int, ...]) -> Kernel:
+    """The kernel for strides with a fastest dim in one piece, in chunks of ``count`` elements.
+
+    The inputs of the numbers ``still`` have one element for a chunk. Launch with THREADS threads.
+    """
+    lines = call.signature.with_still(still)
+    inputs, outputs = len(lines.inputs), len(lines.outputs)
+    results, index = each(outputs, "r{k}", ", "), f"at[{inputs + outputs}] + element"
+    source = f"""
+def elementwise_chunked(inputs, outputs, given, size, extents, step, strides, bases):
+    {lines.unpack}
+    stride = int64(cuda.gridDim.x) * cuda.blockDim.x
+    position = int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
+    digits = digits_of(position, extents)
+    while position < size:
+        at = places(digits, strides, bases)
+        {lines.each_still("w{k} = x{k}[uint64(at[{k}])]")}
+        {lines.each_moving("c{k} = load_chunk(x{k}, at[{k}])")}
+        {lines.each_output("d{k} = (uint64(0), uint64(0))")}
+        for element in range({count}):
+            {results} = function({lines.arguments("chunk_first(x{k}, c{k})", call.at(index))})
+            {lines.each_moving("c{k} = chunk_rest(x{k}, c{k})")}
+            {lines.each_output("d{k} = chunk_append(y{k}, d{k}, from_sum{k}(r{k}))")}
+        {"; ".join(f"store_chunk(y{k}, at[{inputs + k}], d{k})" for k in range(outputs))}
+        digits = advance(digits, step, extents)
+        position += stride
+"""
+    return kernel(generated(source, call.scope | _chunk_scope(count) | _WALK))
+
+
+def _chunk_scope(count: int) -> dict[str, Any]:
+    return {
+        "load_chunk": ptx.load_chunk(count),
+        "store_chunk": ptx.store_chunk(count),
+        "chunk_first": ptx.chunk_first,
+        "chunk_rest": ptx.chunk_rest,
+        "chunk_append": ptx.chunk_append(count),
+    }
+
+
+_WALK = {"digits_of": digits_of, "advance": advance, "places": places}

@@ -37,7 +37,9 @@ WORDS = (16, 8, 4, 2, 1)
 TILE = 32
 """Rows and columns of a tile."""
 LEAST = 8
-"""A tile pays where both dims have so many elements: 8 words of 4 bytes are a sector."""
+"""Elements of a dim with fewer of which a tile has another shape: 8 words of 4 bytes are a sector."""
+LONG = 32
+"""Elements of the other dim from which on that pays."""
 
 Memory = tuple[Any, Ints]
 
@@ -217,10 +219,12 @@ class _Tiled:
         dims = range(space.rank)
         fastest = min(dims, key=lambda d: (x[d] == 0 or space.extents[d] == 1, x[d]))
         last = space.rank - 1
+        least, most = sorted((space.extents[fastest], space.extents[last]))
         if (
             fastest == last
             or x[last] == 0
-            or min(space.extents[fastest], space.extents[last]) < LEAST
+            or least < 2
+            or most < (LEAST if least >= LEAST else LONG)
         ):
             return None
         rest = [d for d in dims if d not in (fastest, last)]
@@ -238,6 +242,9 @@ class _Tiled:
         """Columns are the fastest dim of x, rows that of y."""
         width = x.dtype.itemsize
         (rows, row_strides), (columns, column_strides) = self.rows, self.columns
+        if min(rows, columns) < LEAST:
+            self._launch_packing(x, y, stream)
+            return
         across, down = -(-columns // TILE), -(-rows // TILE)
         tiles = self.others.size * across * down
         sizes = (tiles, across, down, rows, columns)
@@ -245,6 +252,20 @@ class _Tiled:
         walk = self.others.extents, self.others.flat_strides, (origin(x), origin(y))
         args = (_memory(x, width), _memory(y, width), sizes, steps, *walk)
         launch(_transposing(width), min(BLOCKS, tiles), THREADS, args, stream=stream)
+
+    def _launch_packing(self, x: DeviceArray, y: DeviceArray, stream: object) -> None:
+        """Tiles have all of the dim with few elements, and as many of the other one as fill them."""
+        width = x.dtype.itemsize
+        (rows, row_strides), (columns, column_strides) = self.rows, self.columns
+        long = TILE * TILE // min(rows, columns) // TILE * TILE
+        high, broad = (long, columns) if columns < rows else (rows, long)
+        parts = -(-max(rows, columns) // long)
+        tiles = self.others.size * parts
+        sizes = (tiles, parts, rows, columns, high, broad)
+        steps = (*row_strides, *column_strides)
+        walk = self.others.extents, self.others.flat_strides, (origin(x), origin(y))
+        args = (_memory(x, width), _memory(y, width), sizes, steps, *walk)
+        launch(_packing(width), min(BLOCKS, tiles), THREADS, args, stream=stream)
 
 
 @cache
@@ -283,6 +304,46 @@ def _transposing(width: int) -> Kernel:
             number += cuda.gridDim.x
 
     return transposing
+
+
+@cache
+def _packing(width: int) -> Kernel:
+    """The kernel for words of so many bytes, and tiles of ``high`` rows and ``broad`` columns, one of them few.
+
+    Threads follow x's memory over the tile, then y's, so that neighbours are so in memory though a row, or a
+    column, has a few words only. Launch with THREADS threads.
+    """
+    words, room = _words(width), 2 * TILE * TILE
+    load, store, kind = words.load, words.store, words.kind
+
+    @kernel
+    def packing(
+        x: Any, y: Any, sizes: Any, steps: Any, extents: Any, strides: Any, bases: Any
+    ) -> None:
+        tile = cuda.shared.array(room, kind)
+        tiles, parts, rows, columns, high, broad = sizes
+        pitch = broad | 1  # odd, so that a column is in all banks
+        thread = types.int64(cuda.threadIdx.x)
+        number = types.int64(cuda.blockIdx.x)
+        while number < tiles:
+            part, other = number % parts, number // parts
+            row0, column0 = (part * high, 0) if high > broad else (0, part * broad)
+            at = places(digits_of(other, extents), strides, bases)
+            for index in range(thread, high * broad, THREADS):
+                row, column = index // broad, index % broad
+                if row0 + row < rows and column0 + column < columns:
+                    place = at[0] + (row0 + row) * steps[0] + (column0 + column) * steps[2]
+                    tile[row * pitch + column] = load(x, place)
+            cuda.syncthreads()
+            for index in range(thread, high * broad, THREADS):
+                row, column = index % high, index // high
+                if row0 + row < rows and column0 + column < columns:
+                    place = at[1] + (row0 + row) * steps[1] + (column0 + column) * steps[3]
+                    store(y, place, tile[row * pitch + column])
+            cuda.syncthreads()
+            number += cuda.gridDim.x
+
+    return packing
 
 
 # --- Gathers with a fill --------------------------------------------------------------------------

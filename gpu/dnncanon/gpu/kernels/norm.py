@@ -11,8 +11,7 @@ from math import sqrt
 from typing import Any
 
 from dnncanon.gpu.kernels.element import ELEMENTS
-from dnncanon.gpu.kernels.reduction import Monoid, as_it_is
-from dnncanon.gpu.kernels.rows import add
+from dnncanon.gpu.kernels.reduction import SUM, Monoid, as_it_is
 from dnncanon.gpu.runtime.device_code import device_function, generated
 
 # --- Reductions -----------------------------------------------------------------------------------
@@ -23,39 +22,35 @@ def add_pairs(a: Any, b: Any) -> Any:
     return a[0] + b[0], a[1] + b[1]
 
 
-@device_function
-def _element(value: Any, count: Any) -> Any:
-    return value
-
-
-@device_function
-def _mean(total: Any, count: Any) -> Any:
-    return total / count
-
-
-MEAN = Monoid(("sum",), (0,), _element, add, _mean)
-"""Mean of a set; scalar: count."""
-
-
 @cache
-def spread(kind: str, *, centred: bool) -> Monoid:
-    """1/√(σ² + ε) and σ² of a set, from x and, if ``centred``, its mean; scalars: count, epsilon.
+def statistics(kind: str, *, centred: bool) -> Monoid:
+    """Of a set its mean, if ``centred``, 1/√(σ² + ε) and σ², from those of its parts; scalars: count, epsilon.
 
-    Squares of distances from the mean: with the mean of squares less the square of the mean, a mean
-    far larger than the spread would leave no correct digit.
+    A part is n elements, their sum and the squares of their distances from its mean, or from 0. Where two are
+    put together, the distance of their means d adds d²·n·n′/(n + n′) (Chan, Golub and LeVeque 1979).
     """
-    mean, distance = (", mean", "x - mean") if centred else ("", "x")
-    lift = f"""
-def lift(x{mean}, count, epsilon):
-    distance = {distance}
-    return distance * distance
+    between = """
+    distance = b[0] / b[2] - a[0] / a[2]
+    squares = squares + distance * distance * (a[2] * (b[2] / (a[2] + b[2])))
 """
-    finish = """
-def finish(total, count, epsilon):
-    variance = total / count
-    return one / sqrt(variance + epsilon), variance
+    combine = f"""
+def combine(a, b):
+    if a[2] == zero:
+        return b
+    if b[2] == zero:
+        return a
+    squares = a[1] + b[1]
+{between if centred else ""}
+    return a[0] + b[0], squares, a[2] + b[2]
 """
-    return Monoid(("sum",), (0,), _made(lift, kind), add, _made(finish, kind))
+    finish = f"""
+def finish(parts, count, epsilon):
+    variance = parts[1] / count
+    return {"parts[0] / count, " if centred else ""}one / sqrt(variance + epsilon), variance
+"""
+    lift = "def lift(total, squares, elements, count, epsilon): return total, squares, elements\n"
+    lifted, combined, finished = (_made(text, kind) for text in (lift, combine, finish))
+    return Monoid(("sum",) * 3, (0, 0, 0), lifted, combined, finished)
 
 
 @cache
@@ -70,9 +65,18 @@ def lift(x{shift}):
     return Monoid(("sum", "sum"), (0, 0), _made(lift, kind), add_pairs, as_it_is)
 
 
+@device_function
+def _both(a: Any, b: Any) -> Any:
+    return a, b
+
+
+SUMS = {1: SUM, 2: Monoid(("sum", "sum"), (0, 0), _both, add_pairs, as_it_is)}
+"""The sums of so many inputs."""
+
+
 @cache
-def gradient_sums(kind: str, *, masked: bool) -> Monoid:
-    """Σ g and Σ g·x̂, of dy, x, mean, inv_std, scale and, if ``masked`` by a ReLU, y.
+def gradient_sums(kind: str, *, masked: bool, which: tuple[int, ...] = (0, 1)) -> Monoid:
+    """Σ g and Σ g·x̂, of dy, x, mean, inv_std, scale and, if ``masked`` by a ReLU, y; or ``which`` of them.
 
     g is γ·dy with the flag ``scaled``, else dy; without ``centred`` there is no mean. x̂ is not rounded by
     itself: of many elements that are alike all would be rounded in the same way.
@@ -85,7 +89,8 @@ def lift(dy, x, mean, inv_std, scale{", y" if masked else ""}, offset, scaled, c
     distance = x - mean if centred != 0 else x
     return g, g * distance * inv_std
 """
-    finish = "def finish(sums, offset, scaled, centred): return sums\n"
+    wanted = ", ".join(f"sums[{k}]" for k in which)
+    finish = f"def finish(sums, offset, scaled, centred): return {wanted}\n"
     return Monoid(("sum", "sum"), (0, 0), _made(lift, kind), add_pairs, _made(finish, kind))
 
 

@@ -6,30 +6,33 @@ elements of a set are those along some axes. What steps hand on is kept in the t
 rounded to a narrower one in between.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from dnncanon.gpu.kernels import norm, norm_rows
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.elementwise import elementwise
 from dnncanon.gpu.kernels.reduction import SUM, Monoid, reduce, workspace_bytes
+from dnncanon.gpu.kernels.scratch import Scratch
 from dnncanon.gpu.primitive import Implementation, Launch, Layouts
-from dnncanon.gpu.runtime import Strided, View, empty, reinterpret
+from dnncanon.gpu.runtime import Strided, View
 from dnncanon.spec import dense_strides
-from dnncanon.spec.norm import BatchNormProblem, FinalizeProblem, GenstatsProblem, NormProblem
+from dnncanon.spec.norm import (
+    BatchNormProblem,
+    FinalizeProblem,
+    FusedNormProblem,
+    GenstatsProblem,
+    NormProblem,
+)
 
 Array = Any
 """A DeviceArray, or a View where steps are measured only."""
 
 Arrays = Mapping[str, Array]
 Shape = tuple[int, ...]
-
-_ALIGNMENT = 16
 
 
 class Steps(ABC):
@@ -43,12 +46,18 @@ class Steps(ABC):
         self.kind = ELEMENTS[dtype].sum_dtype.name
         self.inputs = dict(inputs)
         self.outputs = dict(outputs)
-        self.used = 0
+        self.scratch = Scratch()
         self.in_rows = False
 
-    @abstractmethod
     def take(self, shape: Shape) -> Array:
         """An array of sums in the workspace."""
+        name = str(self.scratch.count)
+        self.scratch.add(name, shape, self.kind)
+        return self._array(name, shape)
+
+    @abstractmethod
+    def _array(self, name: str, shape: Shape) -> Array:
+        """An array of the workspace."""
 
     @abstractmethod
     def reduce(
@@ -58,10 +67,10 @@ class Steps(ABC):
         outputs: Sequence[Array],
         axes: Shape,
         *scalars: float,
+        dtype: str | None = None,
     ) -> None:
-        """``reduction.reduce``."""
+        """``reduction.reduce`` of inputs the first of which is of a dtype, by default the call's."""
 
-    @abstractmethod
     def each(
         self,
         function: Callable[..., Any],
@@ -70,44 +79,22 @@ class Steps(ABC):
         *scalars: float,
     ) -> None:
         """``elementwise.elementwise``."""
+        self.run(elementwise, function, inputs, outputs, scalars)
 
     @abstractmethod
-    def normalise(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], axes: Shape, *scalars: float
-    ) -> None:
-        """``norm_rows.normalise``."""
-
-    @abstractmethod
-    def differentiate(
-        self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        axes: Shape,
-        *scalars: float,
-        masked: bool,
-    ) -> None:
-        """``norm_rows.differentiate``."""
-
-    def _placed(self, shape: Shape) -> int:
-        """Where the next array of this shape begins; the ones after it begin behind it."""
-        start = self.used
-        nbytes = math.prod(shape) * ELEMENTS[self.dtype].sum_dtype.itemsize
-        self.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        return start
+    def run(self, step: Callable[..., None], *arguments: Any) -> None:
+        """A step that needs no workspace but what was taken."""
 
 
 class Measured(Steps):
-    """Steps that are not taken; ``nbytes`` is the workspace that they need."""
+    """Steps that are not taken: ``scratch`` is the workspace that they need."""
 
     def __init__(self, layouts: Layouts[Any]) -> None:
         named = (layouts.inputs, layouts.outputs)
         inputs, outputs = ({n: View(a.shape, a.strides) for n, a in m.items()} for m in named)
         super().__init__(layouts.call.dtype, inputs, outputs)
-        self.nbytes = 0
 
-    def take(self, shape: Shape) -> Array:
-        self._placed(shape)
-        self.nbytes = max(self.nbytes, self.used)
+    def _array(self, name: str, shape: Shape) -> Array:
         return View(shape, dense_strides(shape))
 
     def reduce(
@@ -117,32 +104,11 @@ class Measured(Steps):
         outputs: Sequence[Array],
         axes: Shape,
         *scalars: float,
+        dtype: str | None = None,
     ) -> None:
-        needed = workspace_bytes(monoid, inputs[0], axes, self.dtype)
-        self.nbytes = max(self.nbytes, self.used + needed)
+        self.scratch.need(workspace_bytes(monoid, inputs[0], axes, dtype or self.dtype))
 
-    def each(
-        self,
-        function: Callable[..., Any],
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        *scalars: float,
-    ) -> None:
-        pass
-
-    def normalise(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], axes: Shape, *scalars: float
-    ) -> None:
-        pass
-
-    def differentiate(
-        self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        axes: Shape,
-        *scalars: float,
-        masked: bool,
-    ) -> None:
+    def run(self, step: Callable[..., None], *arguments: Any) -> None:
         pass
 
 
@@ -156,23 +122,10 @@ class Launched(Steps):
     def __init__(self, run: Launch[Any]) -> None:
         super().__init__(run.dtype, run.inputs, run.outputs)
         self.stream = run.stream
-        memory = run.workspace
-        self.memory = None if memory is None else reinterpret(memory, np.dtype(np.uint8))
+        self.memory = run.workspace
 
-    def _from(self, start: int) -> Array:
-        """The workspace from a byte on; None if there is nothing left."""
-        if self.memory is None or start >= self.memory.size:
-            return None
-        left = self.memory.size - start
-        return replace(self.memory, pointer=self.memory.pointer + start, shape=(left,))
-
-    def take(self, shape: Shape) -> Array:
-        start = self._placed(shape)
-        if math.prod(shape) == 0:  # there may be no workspace to point to
-            return empty(shape, ELEMENTS[self.dtype].sum_dtype)
-        memory = self._from(start)
-        flat = reinterpret(memory, ELEMENTS[self.dtype].sum_dtype)
-        return replace(flat, shape=shape, strides=dense_strides(shape))
+    def _array(self, name: str, shape: Shape) -> Array:
+        return self.scratch.array(name, self.memory)
 
     def reduce(
         self,
@@ -181,33 +134,13 @@ class Launched(Steps):
         outputs: Sequence[Array],
         axes: Shape,
         *scalars: float,
+        dtype: str | None = None,
     ) -> None:
-        workspace = self._from(self.used)
+        workspace = self.scratch.rest(self.memory)
         reduce(monoid, inputs, outputs, axes, scalars, workspace=workspace, stream=self.stream)
 
-    def each(
-        self,
-        function: Callable[..., Any],
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        *scalars: float,
-    ) -> None:
-        elementwise(function, inputs, outputs, scalars, stream=self.stream)
-
-    def normalise(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], axes: Shape, *scalars: float
-    ) -> None:
-        norm_rows.normalise(inputs, outputs, axes, scalars, self.stream)
-
-    def differentiate(
-        self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        axes: Shape,
-        *scalars: float,
-        masked: bool,
-    ) -> None:
-        norm_rows.differentiate(inputs, outputs, axes, scalars, self.stream, masked=masked)
+    def run(self, step: Callable[..., None], *arguments: Any) -> None:
+        step(*arguments, stream=self.stream)
 
 
 def implementations(steps: Callable[[Steps, Any], None]) -> list[Implementation[Any]]:
@@ -232,7 +165,7 @@ def _implementation(
         measured = Measured(layouts)
         measured.in_rows = in_rows
         steps(measured, layouts.problem)
-        return measured.nbytes
+        return measured.scratch.nbytes
 
     def pays(layouts: Layouts[Any]) -> bool:
         if not in_rows:
@@ -291,9 +224,14 @@ def _those(arrays: Arrays, names: Sequence[str]) -> list[Array]:
 
 def batch_forward(s: Steps, p: BatchNormProblem) -> None:
     """Statistics and y; the running averages."""
-    arrays = _forward(s, p.norm, relu=p.activation == "relu")
+    arrays = _forward(s, p.norm, relu=p.activation == "relu", averages=p.has_running)
     if p.has_running:
         _average(s, p, arrays)
+
+
+def instance_forward(s: Steps, p: FusedNormProblem) -> None:
+    """Statistics and y, with what is fused to it."""
+    _forward(s, p.norm, relu=p.activation == "relu")
 
 
 def norm_forward(s: Steps, p: NormProblem) -> None:
@@ -301,21 +239,26 @@ def norm_forward(s: Steps, p: NormProblem) -> None:
     _forward(s, p, relu=False)
 
 
-def _forward(s: Steps, p: NormProblem, *, relu: bool) -> Arrays:
-    arrays = _with_room_for_statistics(s, p)
-    inv_std = arrays["inv_std"]
-    # What stands in for an absent parameter is an input: no output may be read meanwhile.
-    scale = arrays.get("scale", arrays.get("bias", arrays["x"]))
-    bias = arrays.get("bias", scale)
-    residual = [arrays["z"]] if "z" in arrays else []
+def _forward(s: Steps, p: NormProblem, *, relu: bool, averages: bool = False) -> Arrays:
+    """Sets are normalised in one launch, or first reduced to their statistics."""
+    arrays = _in_view(s, p)
+    if "inv_rms" in arrays:
+        arrays["inv_std"] = arrays["inv_rms"]
     flags = (_offset(p), int(p.centred), int(p.has_scale), int("bias" in arrays), int(relu))
     if s.in_rows:
-        given = (arrays["x"], scale, bias, *residual)
-        targets = (arrays["y"], arrays.get("mean", inv_std), inv_std, arrays["variance"])
-        s.normalise(given, targets, p.axes, float(p.count), p.epsilon, *flags)
+        for name in ("mean", "variance") if averages else ():
+            if name not in arrays:
+                arrays[name] = s.take(p.statistics_view)
+        parameters = [arrays.get(name) for name in ("scale", "bias")]
+        statistics = [arrays.get(name) for name in _STATISTICS]
+        operands = arrays["x"], parameters, arrays.get("z"), arrays["y"], statistics
+        s.run(norm_rows.normalise, *operands, p.axes, (float(p.count), p.epsilon, *flags))
         return arrays
     _reduce_to_statistics(s, p, arrays)
-    given = (arrays["x"], arrays.get("mean", inv_std), inv_std, scale, bias, *residual)
+    inv_std = arrays["inv_std"]
+    residual = [arrays["z"]] if "z" in arrays else []
+    broadcast = [arrays.get(name, inv_std) for name in ("mean", "inv_std", "scale", "bias")]
+    given = (arrays["x"], *broadcast, *residual)
     s.each(norm.normalised(s.kind, residual=bool(residual)), given, (arrays["y"],), *flags)
     return arrays
 
@@ -329,24 +272,33 @@ def batch_inference(s: Steps, p: BatchNormProblem) -> None:
     s.each(function, operands, (arrays["y"],), p.norm.epsilon, int(p.activation == "relu"))
 
 
-def _with_room_for_statistics(s: Steps, p: NormProblem) -> dict[str, Array]:
-    """The call's arrays, with ``mean``, ``inv_std`` and ``variance``: outputs, if asked for, or workspace."""
-    arrays = _in_view(s, p)
-    if "inv_rms" in arrays:
-        arrays["inv_std"] = arrays["inv_rms"]
-    for name in (*(("mean",) if p.centred else ()), "inv_std", "variance"):
+_STATISTICS = ("mean", "inv_std", "variance")
+
+
+def _reduce_to_statistics(s: Steps, p: NormProblem, arrays: dict[str, Array]) -> None:
+    """The statistics, in outputs if they are asked for, or in the workspace."""
+    names = _STATISTICS if p.centred else _STATISTICS[1:]
+    for name in names:
         if name not in arrays:
             arrays[name] = s.take(p.statistics_view)
-    return arrays
+    x, kept = arrays["x"], tuple(d for d in range(len(p.view)) if d not in p.axes)
+    shape = norm_rows.splits_of(x, p.axes), *p.statistics_view
+    parts = [_in_memory_order(s.take(shape), x, kept) for _ in range(3)]
+    s.run(norm_rows.moments, x, parts, p.axes, int(p.centred))
+    monoid = norm.statistics(s.kind, centred=p.centred)
+    targets = [_under(arrays[name], shape) for name in names]
+    s.reduce(monoid, parts, targets, (0,), float(p.count), p.epsilon, dtype=s.kind)
 
 
-def _reduce_to_statistics(s: Steps, p: NormProblem, arrays: Arrays) -> None:
-    x, count = arrays["x"], float(p.count)
-    if p.centred:
-        s.reduce(norm.MEAN, (x,), (arrays["mean"],), p.axes, count)
-    monoid = norm.spread(s.kind, centred=p.centred)
-    given = (x, arrays["mean"]) if p.centred else (x,)
-    s.reduce(monoid, given, _those(arrays, ("inv_std", "variance")), p.axes, count, p.epsilon)
+def _in_memory_order(parts: Array, x: Array, dims: Shape) -> Array:
+    """Parts of which each has its entries, one for every index of these dims, in the order of x's memory."""
+    strides, step = [0] * len(parts.shape), 1
+    slowest_first = sorted(dims, key=lambda d: -abs(x.strides[d]))  # as Space has them
+    for d in reversed(slowest_first):
+        strides[1 + d] = step
+        step *= parts.shape[1 + d]
+    strides[0] = step
+    return replace(parts, strides=tuple(strides))
 
 
 def _average(s: Steps, p: BatchNormProblem, arrays: Arrays) -> None:
@@ -366,49 +318,157 @@ def _offset(p: NormProblem) -> float:
 
 def batch_backward(s: Steps, p: BatchNormProblem) -> None:
     """The sums of each channel are its gradients, and what dx needs."""
-    arrays = _with_given_statistics(s, p.norm)
-    sums = _differentiate(s, p.norm, arrays, scaled=False, fixed=p.fixed_statistics)
-    _put_out(s, arrays, sums)
+    _backward(s, p.norm, fixed=p.fixed_statistics)
+
+
+def instance_backward(s: Steps, p: FusedNormProblem) -> None:
+    """That of the norm, for what a ReLU passes on."""
+    norm_backward(s, p.norm)
 
 
 def norm_backward(s: Steps, p: NormProblem) -> None:
     """Sums over what shares an entry of scale and bias, for their gradients; sums over each set, for dx."""
-    arrays = _with_given_statistics(s, p)
-    if "dscale" in arrays or "dbias" in arrays:
-        sums = _room_for_sums(s, p, p.parameter_axes)
-        _add_up(s, p, arrays, sums, p.parameter_axes, scaled=False)
+    _backward(s, p, fixed=False)
+
+
+OVER_SETS = (
+    batch_forward,
+    batch_backward,
+    instance_forward,
+    instance_backward,
+    norm_forward,
+    norm_backward,
+)
+
+
+def _backward(s: Steps, p: NormProblem, *, fixed: bool) -> None:
+    arrays = _in_view(s, p)
+    if "inv_rms" in arrays:
+        arrays["inv_std"] = arrays["inv_rms"]
+    if s.in_rows:
+        _backward_in_rows(s, p, arrays, fixed=fixed)
+        return
+    if "inv_std" not in arrays:
+        _reduce_to_statistics(s, p, arrays)
+    sums = s.take(p.statistics_view), s.take(p.statistics_view)
+    if p.parameter_axes == p.axes:
+        _add_up(s, p, arrays, sums, p.axes, scaled=False)
         _put_out(s, arrays, sums)
-    _differentiate(s, p, arrays, scaled=p.has_scale, fixed=False)
+    else:
+        _gradients_of_parameters(s, p, arrays)
+        _add_up(s, p, arrays, sums, p.axes, scaled=p.has_scale)
+    scaled = p.has_scale and p.parameter_axes != p.axes
+    operands, masked = _operands(arrays)
+    y = [arrays["y"]] if masked else []
+    function = norm.input_gradient(s.kind, masked=masked, forked="dz" in arrays)
+    scalars = _gradient_scalars(p, scaled=scaled, fixed=fixed)
+    s.each(function, (*operands, *sums, *y), _gradients(arrays), *scalars)
 
 
-OVER_SETS = (batch_forward, norm_forward, batch_backward, norm_backward)
+def _backward_in_rows(s: Steps, p: NormProblem, arrays: dict[str, Array], *, fixed: bool) -> None:
+    """dx by sets, and with it as much of the gradients of scale and bias as the sets allow.
+
+    Where a set, or a stretch of it, has one entry of scale and bias, its sums are, or add up to, their
+    gradients. Where all sets have the same entries, some sums of each are left, which a reduction adds up. Else
+    there is a pass of its own.
+    """
+    wanted = [arrays.get(name) for name in ("dbias", "dscale")]
+    by_set = all(p.parameter_view[d] == 1 for d in p.axes)
+    segmented = not by_set and norm_rows.has_segments(
+        [arrays[name] for name in ("dy", "x", "y", "dx", "dz") if name in arrays],
+        p.parameter_view,
+        p.axes,
+    )
+    sums, parts = [None, None], None
+    if by_set and p.parameter_axes == p.axes:
+        sums = wanted
+    elif by_set or segmented:
+        sums = [None if array is None else s.take(_entries(p)) for array in wanted]
+    elif any(array is not None for array in wanted):
+        parts = _parts(s, p, arrays, wanted)
+        if parts is None:
+            _own_pass(s, p, arrays)
+    scalars = *_gradient_scalars(p, scaled=p.has_scale and not by_set, fixed=fixed), p.epsilon
+    statistics = [arrays.get(name) for name in ("mean", "inv_std")]
+    given = arrays.get("scale"), arrays.get("y"), _gradients(arrays), sums, parts
+    operands = _those(arrays, ("dy", "x"))
+    differentiate = partial(norm_rows.differentiate, segmented=segmented)
+    s.run(differentiate, operands, statistics, *given, p.axes, scalars)
+    if parts is not None:
+        count = next(part.shape[0] for part in parts if part is not None)
+        _add_parts(s, parts, wanted, (0,), (count, *p.parameter_view))
+    elif sums != wanted:
+        rest = tuple(d for d in p.parameter_axes if d not in p.axes)
+        _add_parts(s, sums, wanted, rest, _entries(p))
 
 
-def _with_given_statistics(s: Steps, p: NormProblem) -> dict[str, Array]:
-    """The call's arrays, with the statistics of x where those of the forward pass are not given."""
-    if {"inv_std", "inv_rms"} & set(s.inputs):
-        arrays = _in_view(s, p)
-        arrays["inv_std"] = arrays.get("inv_rms", arrays.get("inv_std"))
-        return arrays
-    arrays = _with_room_for_statistics(s, p)
-    _reduce_to_statistics(s, p, arrays)
-    return arrays
+def _entries(p: NormProblem) -> Shape:
+    """An entry for each set and entry of scale."""
+    pairs = zip(p.statistics_view, p.parameter_view, strict=True)
+    return tuple(max(a, b) if 0 not in (a, b) else 0 for a, b in pairs)
 
 
-Sums = tuple[Array, Array]
+def _parts(s: Steps, p: NormProblem, arrays: Arrays, wanted: Sequence[Array]) -> Any:
+    """Room for sums of some sets for each entry of scale and bias; None where they are not to be had."""
+    alike = all(
+        extent == (p.view[d] if d in p.axes else 1) for d, extent in enumerate(p.parameter_view)
+    )
+    count = norm_rows.parts_of(arrays["dy"], p.axes, s.dtype) if alike else 0
+    if count == 0:
+        return None
+    shape = (count, *p.parameter_view)
+    return [
+        None if array is None else _in_memory_order(s.take(shape), arrays["dy"], p.axes)
+        for array in wanted
+    ]
 
 
-def _room_for_sums(s: Steps, p: NormProblem, axes: Shape) -> Sums:
-    shape = tuple(1 if d in axes else extent for d, extent in enumerate(p.view))
-    return s.take(shape), s.take(shape)
+def _add_parts(
+    s: Steps, parts: Sequence[Array], wanted: Sequence[Array], axes: Shape, shape: Shape
+) -> None:
+    """Add up parts, one array of them or two in one launch."""
+    given = [part for part in parts if part is not None]
+    targets = [_under(array, shape) for array in wanted if array is not None]
+    if given:
+        s.reduce(norm.SUMS[len(given)], given, targets, axes, dtype=s.kind)
+
+
+def _under(array: Array, shape: Shape) -> Array:
+    """An array of the view with leading dims of extent 1, to the rank of a shape."""
+    missing = len(shape) - len(array.shape)
+    return replace(
+        array, shape=(1,) * missing + array.shape, strides=(0,) * missing + array.strides
+    )
+
+
+def _own_pass(s: Steps, p: NormProblem, arrays: dict[str, Array]) -> None:
+    """dscale and dbias before the sets' turn, which would find their statistics by themselves."""
+    if "inv_std" not in arrays:
+        _reduce_to_statistics(s, p, arrays)
+    _gradients_of_parameters(s, p, arrays)
+
+
+def _gradients_of_parameters(s: Steps, p: NormProblem, arrays: Arrays) -> None:
+    """dscale and dbias, which are asked for, in a pass of their own."""
+    targets = [arrays[name] for name in ("dbias", "dscale") if name in arrays]
+    if targets:
+        which = tuple(k for k, name in enumerate(("dbias", "dscale")) if name in arrays)
+        _add_up(s, p, arrays, targets, p.parameter_axes, scaled=False, which=which)
 
 
 def _add_up(
-    s: Steps, p: NormProblem, arrays: Arrays, sums: Sums, axes: Shape, *, scaled: bool
+    s: Steps,
+    p: NormProblem,
+    arrays: Arrays,
+    sums: Sequence[Array],
+    axes: Shape,
+    *,
+    scaled: bool,
+    which: tuple[int, ...] = (0, 1),
 ) -> None:
-    """Σ g and Σ g·x̂ over these axes."""
+    """Σ g and Σ g·x̂ over these axes, or ``which`` of them."""
     operands, masked = _operands(arrays)
-    monoid = norm.gradient_sums(s.kind, masked=masked)
+    monoid = norm.gradient_sums(s.kind, masked=masked, which=which)
     flags = (_offset(p), int(scaled), int(p.centred))
     given = (*operands, arrays["y"]) if masked else operands
     s.reduce(monoid, given, sums, axes, *flags)
@@ -421,29 +481,21 @@ def _operands(arrays: Arrays) -> tuple[list[Array], bool]:
     return [arrays["dy"], arrays["x"], *broadcast], "y" in arrays
 
 
-def _put_out(s: Steps, arrays: Arrays, sums: Sums) -> None:
+def _put_out(s: Steps, arrays: Arrays, sums: Sequence[Array]) -> None:
     """Round the sums to the gradients of bias and scale."""
     for name, total in zip(("dbias", "dscale"), sums, strict=True):
         if name in arrays:
             s.each(norm.same, (total,), (arrays[name],))
 
 
-def _differentiate(s: Steps, p: NormProblem, arrays: Arrays, *, scaled: bool, fixed: bool) -> Sums:
-    """dx, and dz, and the sums over each set, of γ·dy if ``scaled``, else of dy."""
-    operands, masked = _operands(arrays)
-    y = [arrays["y"]] if masked else []
-    forked = "dz" in arrays
-    targets = _those(arrays, ("dx", "dz") if forked else ("dx",))
-    sums = _room_for_sums(s, p, p.axes)
+def _gradients(arrays: Arrays) -> list[Array]:
+    return _those(arrays, ("dx", "dz") if "dz" in arrays else ("dx",))
+
+
+def _gradient_scalars(p: NormProblem, *, scaled: bool, fixed: bool) -> tuple[float, ...]:
+    """Those of ``norm.input_gradient``: γ is a factor of dy, or of what is left of the gradient."""
     flags = (scaled, p.has_scale and not scaled, p.centred, fixed)
-    scalars = (float(max(1, p.count)), _offset(p), *map(int, flags))
-    if s.in_rows:
-        s.differentiate((*operands, *y), (*targets, *sums), p.axes, *scalars, masked=masked)
-        return sums
-    _add_up(s, p, arrays, sums, p.axes, scaled=scaled)
-    function = norm.input_gradient(s.kind, masked=masked, forked=forked)
-    s.each(function, (*operands, *sums, *y), targets, *scalars)
-    return sums
+    return float(max(1, p.count)), _offset(p), *map(int, flags)
 
 
 # --- Batch norm in parts --------------------------------------------------------------------------
@@ -479,7 +531,7 @@ def finalize(s: Steps, p: FinalizeProblem) -> None:
 def backward_weights(s: Steps, p: BatchNormProblem) -> None:
     """The sums of each channel, and what follows from them."""
     arrays = _in_view(s, p.norm)
-    sum_g, sum_gx = sums = _room_for_sums(s, p.norm, p.norm.axes)
+    sum_g, sum_gx = sums = [s.take(p.norm.statistics_view) for _ in range(2)]
     _add_up(s, p.norm, arrays, sums, p.norm.axes, scaled=False)
     _put_out(s, arrays, sums)
     operands = (sum_gx, sum_g, *_those(arrays, ("scale", "mean", "inv_std")))

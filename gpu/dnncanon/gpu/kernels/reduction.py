@@ -12,6 +12,7 @@ the same in every run; a sum is a tree of short sums, each thread adding few of 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from dnncanon.gpu import ptx
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.lines import Signature, each, numbers, signature_of, tuple_of
-from dnncanon.gpu.kernels.rows import THREADS, Rows, add, spread_strides, team_of, team_reduce
+from dnncanon.gpu.kernels.rows import THREADS, WARP, Rows, add, spread_strides, team_of, team_reduce
 from dnncanon.gpu.kernels.strided import Ints, Space, broadcast_strides
 from dnncanon.gpu.runtime import (
     DeviceArray,
@@ -56,10 +57,11 @@ class Monoid:
     compute type of the first input (``Element.sum``). The functions take and return a state as a number if it
     has one, else as a tuple; they are device functions, made once:
 
-    - ``lift(*elements, *scalars, index)`` is the state of one element; ``index``, where ``index`` asks for
-      it, is its place in the row in C order;
+    - ``lift(*elements, *of_row, *scalars, index)`` is the state of one element; ``of_row`` are the numbers
+      that there is one of for the row, and ``index``, where ``index`` asks for it, is its place in the row in C
+      order;
     - ``combine(a, b)`` must be associative and commutative, but for rounding;
-    - ``finish(state, *scalars)`` is the number for each output, a tuple of them if there are several.
+    - ``finish(state, *of_row, *scalars)`` is the number for each output, a tuple of them if there are several.
 
     ``identity`` is the state of no elements; numbers that become int64 must be ones.
     """
@@ -100,17 +102,19 @@ def reduce(
     axes: Sequence[int],
     scalars: Sequence[float] = (),
     *,
+    of_row: Sequence[DeviceArray] = (),
     workspace: DeviceArray | None = None,
     stream: object = None,
 ) -> None:
     """Launch the reduction of ``inputs`` over ``axes`` (not negative) into ``outputs``.
 
-    Inputs are broadcast to the shape of the first one; outputs lack the axes, or have extent 1 there.
+    Inputs are broadcast to the shape of the first one; outputs, and inputs ``of_row``, lack the axes, or have
+    extent 1 there.
     Scalars are as in ``elementwise``. ``workspace`` has ``workspace_bytes`` bytes.
     """
-    shape, operands = inputs[0].shape, (*inputs, *outputs)
+    shape, operands = inputs[0].shape, (*inputs, *of_row, *outputs)
     strides = [*(broadcast_strides(array, shape) for array in inputs)]
-    strides += [spread_strides(array, shape, axes) for array in outputs]
+    strides += [spread_strides(array, shape, axes) for array in (*of_row, *outputs)]
     origins = [origin(array) for array in operands]
     if monoid.index:
         strides.append(_positions(shape, axes))
@@ -119,17 +123,18 @@ def reduce(
     if rows.rows.size == 0:
         return
     kinds = monoid.kinds(inputs[0].dtype.name)
-    call = Pass(monoid, signature_of(inputs, outputs, scalars), kinds)
+    lines = signature_of((*inputs, *of_row), outputs, scalars)
+    call = Pass(monoid, lines, kinds, of_row=len(of_row))
     splits = _splits(rows)
     if splits == 1:
-        _launch(call, rows, inputs, outputs, scalars, 1, stream)
+        _launch(call, rows, (*inputs, *of_row), outputs, scalars, 1, stream)
         return
     assert workspace is not None
     parts = _parts(kinds, workspace, splits * rows.rows.size)
     first, second = call.passes
-    _launch(first, rows, inputs, parts, scalars, splits, stream)
-    rows = _of_parts(rows, splits, len(inputs), outputs, len(parts))
-    _launch(second, rows, parts, outputs, scalars, 1, stream)
+    _launch(first, rows, (*inputs, *of_row), parts, scalars, splits, stream)
+    rows = _of_parts(rows, splits, len(inputs), (*of_row, *outputs), len(parts))
+    _launch(second, rows, (*parts, *of_row), outputs, scalars, 1, stream)
 
 
 def _positions(shape: Ints, axes: Sequence[int]) -> Ints:
@@ -161,15 +166,15 @@ def _of_parts(
     rows: Rows,
     splits: int,
     inputs: int,
-    outputs: Sequence[DeviceArray],
+    others: Sequence[DeviceArray],
     parts: int,
 ) -> Rows:
     """The second pass: its columns are the parts; in the workspace, rows are adjacent."""
     dense = dense_strides(rows.rows.extents)
-    of_outputs = rows.rows.strides[inputs : inputs + len(outputs)]
-    outer = Space(rows.rows.extents, (dense,) * parts + of_outputs)
-    inner = Space((splits,), ((rows.rows.size,),) * parts + ((0,),) * len(outputs))
-    origins = (0,) * parts + tuple(origin(array) for array in outputs)
+    of_others = rows.rows.strides[inputs : inputs + len(others)]
+    outer = Space(rows.rows.extents, (dense,) * parts + of_others)
+    inner = Space((splits,), ((rows.rows.size,),) * parts + ((0,),) * len(others))
+    origins = (0,) * parts + tuple(origin(array) for array in others)
     return Rows.over(outer, inner, origins)
 
 
@@ -180,6 +185,7 @@ def _of_parts(
 class Pass:
     """What a kernel is made for.
 
+    Of the inputs the last ``of_row`` have a number for each row.
     A kernel that is not the ``first`` pass finishes states; one that is the ``second`` reads them. A thread
     takes ``count`` adjacent elements at once, by one instruction where they are ``aligned``.
     """
@@ -191,14 +197,21 @@ class Pass:
     second: bool = False
     count: int = 1
     aligned: bool = False
+    of_row: int = 0
+
+    @property
+    def walked(self) -> int:
+        """Inputs that have elements in every column."""
+        return len(self.signature.inputs) - self.of_row
 
     @property
     def passes(self) -> tuple["Pass", "Pass"]:
         """The two passes of a reduction whose rows are split."""
         names = tuple(kind.name for kind in self.kinds)
+        numbers = self.signature.inputs[self.walked :]
         return (
             replace(self, signature=replace(self.signature, outputs=names), first=True),
-            replace(self, signature=replace(self.signature, inputs=names), second=True),
+            replace(self, signature=replace(self.signature, inputs=names + numbers), second=True),
         )
 
 
@@ -214,7 +227,8 @@ def _launch(
     call = replace(call, count=_chunk(call, rows, inputs))
     if call.count > 1:
         rows = _in_chunks(rows, call.count)
-        aligned = all(a.pointer % (call.count * a.dtype.itemsize) == 0 for a in inputs)
+        walked = inputs[: call.walked]
+        aligned = all(a.pointer % (call.count * a.dtype.itemsize) == 0 for a in walked)
         call = replace(call, aligned=aligned)
     stretch = -(-rows.columns.size // splits)
     arrays = tuple(a.argument for a in inputs), tuple(a.argument for a in outputs)
@@ -227,8 +241,8 @@ def _chunk(call: Pass, rows: Rows, inputs: Sequence[DeviceArray]) -> int:
 
     It depends on strides, not on addresses, so that the order of the operations does not.
     """
-    count = CHUNK_BYTES // max(array.dtype.itemsize for array in inputs)
-    walked = range(len(inputs))
+    walked = range(call.walked)
+    count = CHUNK_BYTES // max(inputs[k].dtype.itemsize for k in walked)
     fastest = [rows.columns.strides[k][-1] for k in walked]
     if call.monoid.index:
         fastest.append(rows.columns.strides[-1][-1])
@@ -262,10 +276,16 @@ def reduction(call: Pass) -> Kernel:
     index = "at[-1] + element" if call.monoid.index else None
     load, word, rest = "pass", "x{k}[uint64(at[{k}] + element)]", "pass"
     if call.aligned:
-        load, word = lines.each_input("c{k} = load_chunk(x{k}, at[{k}])"), "chunk_first(x{k}, c{k})"
-        rest = lines.each_input("c{k} = chunk_rest(x{k}, c{k})")
-    lift = state(word) if call.second else f"lift({lines.arguments(word, index)})"
-    finish = f"{tuple_of(outputs, 'r{k}')} = finish({state('a{k}')}{scalars})"
+        load, word = (
+            each(call.walked, "c{k} = load_chunk(x{k}, at[{k}])"),
+            "chunk_first(x{k}, c{k})",
+        )
+        rest = each(call.walked, "c{k} = chunk_rest(x{k}, c{k})")
+    of_row = range(call.walked, inputs)
+    numbers = "".join(f", v{k}" for k in of_row) + scalars
+    elements = each(call.walked, f"to_sum{{k}}({word})", ", ") + numbers
+    lift = state(word) if call.second else f"lift({', '.join(filter(None, (elements, index)))})"
+    finish = f"{tuple_of(outputs, 'r{k}')} = finish({state('a{k}')}{numbers})"
     store = "; ".join(
         f"y{k}[uint64(bases[{inputs + k}])] = from_sum{k}(r{k})" for k in range(outputs)
     )
@@ -290,6 +310,7 @@ def reduction(inputs, outputs, given, rows, parts):
         end = min(columns, (split + 1) * stretch)
         bases = places(digits_of(row, row_extents), row_strides, origins)
         {each(states, "a{k} = identity{k}")}
+{indent(_of_row(call), " " * 8)}
         if row < row_count and column < end:
             digits = digits_of(column, extents)
             while column < end:
@@ -317,12 +338,37 @@ def reduction(inputs, outputs, given, rows, parts):
     return kernel(generated(source, _scope(call)))
 
 
+def _of_row(call: Pass) -> str:
+    """What there is one of for a row; a thread reads it for all of its team, if that is several warps."""
+    reads = {
+        k: f"to_sum{k}(x{k}[uint64(bases[{k}])])"
+        for k in range(call.walked, len(call.signature.inputs))
+    }
+    if not reads:
+        return "pass"
+    lines = [
+        *(f"v{k} = zero{k}; shared{k} = cuda.shared.array({THREADS}, number{k})" for k in reads),
+        f"if width * spacing > {WARP}:",
+        "    if member == 0 and row < row_count:",
+        *(f"        shared{k}[in_block] = {read}" for k, read in reads.items()),
+        "    cuda.syncthreads()",
+        "    if row < row_count:",
+        *(f"        v{k} = shared{k}[in_block]" for k in reads),
+        "elif row < row_count:",
+        *(f"    v{k} = {read}" for k, read in reads.items()),
+    ]
+    return "\n".join(lines)
+
+
 def _scope(call: Pass) -> dict[str, Any]:
     """What the names in the kernel's source mean."""
     monoid, kinds = call.monoid, tuple(getattr(types, kind.name) for kind in call.kinds)
+    sums = {k: ELEMENTS[name].sum for k, name in enumerate(call.signature.inputs)}
     identity = zip(kinds, monoid.identity, strict=True)
     return {
         **call.signature.scope,
+        **{f"number{k}": number for k, number in sums.items()},
+        **{f"zero{k}": number(0) for k, number in sums.items()},
         "digits_of": digits_of,
         "advance": advance,
         "places": places,

@@ -36,24 +36,36 @@ class Walk:
     """Who turns what: positions are (batch, group of heads, position, group of pairs).
 
     A chunk has ``lanes`` elements. ``slots`` are the first element that is turned, how far the second chunk
-    of a thread is from its first one, and how far the first chunk of the next thread is.
+    of a thread is from its first one, and how far the first chunk of the next thread is. The angles of a thread
+    are ``adjacent`` where one instruction reads them.
     """
 
     extents: tuple[int, ...]
     lanes: int
     slots: tuple[int, int, int]
+    adjacent: bool
 
     @classmethod
-    def over(cls, p: RopeProblem, operands: Sequence[DeviceArray]) -> "Walk":
+    def over(cls, p: RopeProblem, operands: Sequence[DeviceArray], angles: DeviceArray) -> "Walk":
         batch, heads, positions, _ = p.shape
-        lanes = LANE_BYTES // operands[0].dtype.itemsize
         chunks = 1 if p.interleaved else 2
+        # Of halves there is an angle for each element of a chunk, and these fill 16 bytes at most.
+        widest = max(array.dtype.itemsize for array in (operands[0], *(angles,) * (chunks - 1)))
+        lanes = LANE_BYTES // widest
         fits = 2 * p.pairs % (chunks * lanes) == 0 and p.begin % lanes == 0
         if not (fits and all(_in_lanes(array, lanes) for array in operands)):
             lanes, chunks = 1, 2  # a pair, wherever its elements are
         groups = (-(-heads // HEADS), positions, 2 * p.pairs // (chunks * lanes))
         distance, pace = (1, chunks * lanes) if p.interleaved else (p.pairs, lanes)
-        return cls((batch, *groups), lanes, (p.begin, distance, pace))
+        count = chunks * lanes // 2
+        adjacent = (
+            lanes > 1
+            and (angles.strides[1] == 1 or angles.shape[1] == 1)
+            and (angles.strides[0] % count == 0 or angles.shape[0] == 1)
+            and angles.pointer % (count * angles.dtype.itemsize) == 0
+            and origin(angles) == 0
+        )
+        return cls((batch, *groups), lanes, (p.begin, distance, pace), adjacent)
 
     @property
     def blocks(self) -> int:
@@ -88,10 +100,11 @@ def strides_of(array: DeviceArray) -> tuple[int, ...]:
 
 
 @cache
-def turn(dtype: str, lanes: int, interleaved: bool) -> Kernel:
+def turn(dtype: str, lanes: int, interleaved: bool, adjacent: bool) -> Kernel:
     """y from x and angles; ``numbers`` are the scale and the sign of sines. Launch with THREADS threads.
 
     With ``interleaved`` a thread has one chunk, of whole pairs. With one lane it has two, of an element each.
+    Its angles are ``adjacent`` if one instruction is to read them.
     """
     element, words = ELEMENTS[dtype], lanes_of(dtype, lanes)
     number, to_sum, from_sum = element.sum, element.to_sum, element.from_sum
@@ -101,6 +114,9 @@ def turn(dtype: str, lanes: int, interleaved: bool) -> Kernel:
     # Pairs are neighbours, or an element of the first chunk and one of the second.
     pairs, step, apart = (lanes // 2, 2, 1) if interleaved else (lanes, 1, lanes)
     count = 2 * pairs
+    several = lanes_of(angle_dtype(dtype), pairs if adjacent else 1)
+    load_angles, first_angle, rest_angles = several.load, several.first, several.rest
+    at_once = pairs if adjacent else 1
 
     @kernel
     def rope_turn(
@@ -126,10 +142,13 @@ def turn(dtype: str, lanes: int, interleaved: bool) -> Kernel:
         digits = digits_of(index, extents)
         while index < size:
             b, group, s, chunk = digits
-            for k in range(pairs):
-                at = first_offset + s * per_position + (chunk * pairs + k) * per_pair
-                theta = angle(angles[_uint64(at)])
-                cosines[k], sines[k] = cos(theta), sign * sin(theta)
+            for start in range(0, pairs, at_once):
+                at = first_offset + s * per_position + (chunk * pairs + start) * per_pair
+                held = load_angles(angles, at)
+                for k in range(start, start + at_once):
+                    theta = angle(first_angle(angles, held))
+                    cosines[k], sines[k] = cos(theta), sign * sin(theta)
+                    held = rest_angles(angles, held)
             d = begin + chunk * pace
             for h in range(group * heads, min(head_count, (group + 1) * heads)):
                 for start in range(0, count, lanes):

@@ -229,8 +229,11 @@ def _launch(
     stretch = -(-rows.columns.size // splits)
     operands = [tuple(a.argument for a in group) for group in arrays if group]
     parts = splits, stretch, int(writes_row)
-    args = (*operands, numbers(scalars), rows.arguments, parts)
-    launch(row_kernel(call), min(BLOCKS, rows.grid * splits), THREADS, args, stream=stream)
+    kept = call.kept
+    slots = kept.slots(-(-rows.columns.size // rows.width))
+    args = (*operands, numbers(scalars), rows.arguments, parts, kept.room(slots))
+    grid, shared_bytes = min(BLOCKS, rows.grid * splits), kept.nbytes(slots)
+    launch(row_kernel(call), grid, THREADS, args, shared_bytes=shared_bytes, stream=stream)
 
 
 def _splits(rows: Rows) -> int:
@@ -271,7 +274,7 @@ def row_kernel(call: _Call) -> Kernel:
     kinds = len(call.kinds)
     state = tuple_of(kinds, "a{k}")
     source = f"""
-def row_map(inputs, outputs, {"states, " if call.given else ""}given, rows, parts):
+def row_map(inputs, outputs, {"states, " if call.given else ""}given, rows, parts, room):
     {call.signature.unpack}
     counts, row_extents, row_strides, extents, strides, step, origins = rows
     row_count, columns, width, spacing = counts

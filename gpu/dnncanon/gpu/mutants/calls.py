@@ -9,7 +9,7 @@ _operand = mutants_of("runtime.interop", primitive=FORWARD)
 _array = mutants_of("runtime.array", primitive=FORWARD)
 _launch = mutants_of("runtime.launching", primitive=FORWARD)
 
-_BIND = "        call = self.primitive.bind(*tensors, **attributes)\n        _check_math"
+_BIND = "        call = self.primitive.bind(*tensors, **attributes)\n        self._check_math"
 
 
 def _bound_otherwise(name: str, doc: str, changes: str, primitive: str = FORWARD) -> Mutant:
@@ -131,7 +131,7 @@ MUTANTS = (
         "        from dnncanon.spec import SpecError\n"
         "        try:\n            call = self.primitive.bind(*tensors, **attributes)\n"
         "        except SpecError as error:\n"
-        "            raise type(error)(str(error)) from None\n        _check_math",
+        "            raise type(error)(str(error)) from None\n        self._check_math",
         BIAS,
         backend="gpu",
     ),

@@ -47,6 +47,23 @@ MUTANTS = (
         "transpose",
     ),
     _moving(
+        "movement_few_columns_not_awaited",
+        "synchronisation",
+        "a tile of few columns is read before all have written it",
+        "                    tile[row * pitch + column] = load(x, place)\n            cuda.syncthreads()\n",
+        "                    tile[row * pitch + column] = load(x, place)\n",
+        "transpose",
+        check=True,
+    ),
+    _moving(
+        "movement_few_columns_overlap",
+        "memory",
+        "rows of a tile of few columns begin with the last word of the row before",
+        "pitch = broad | 1",
+        "pitch = broad - 1",
+        "transpose",
+    ),
+    _moving(
         "movement_coordinate_at_the_end",
         "bounds",
         "the place behind the last element counts as one of them",

@@ -204,12 +204,4 @@ MUTANTS = (
         "({places[0]}, {places[1] if words > 1 else",
         "({places[-1]}, {places[0] if words > 1 else",
     ),
-    _kept(
-        "kept_one_column_too_many",
-        "bounds",
-        "a column without a slot is taken for a kept one",
-        "return f\"if slot < {self.slots}: {'; '.join(kept)}",
-        "return f\"if slot <= {self.slots}: {'; '.join(kept)}",
-        "softmax_backward",
-    ),
 )

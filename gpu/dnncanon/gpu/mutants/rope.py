@@ -10,8 +10,8 @@ MUTANTS = (
         "rope_cosine_of_the_first_pair",
         "index",
         "the pairs of a thread have one angle",
-        "(chunk * pairs + k) * per_pair",
-        "chunk * pairs * per_pair",
+        "held = rest_angles(angles, held)",
+        "held = held",
         dtypes=("float16", "float32"),
     ),
     _rope(
@@ -54,8 +54,8 @@ MUTANTS = (
         "rope_begin_ignored",
         "attribute",
         "the first slots are turned",
-        "lanes, (p.begin, distance, pace))",
-        "lanes, (0, distance, pace))",
+        "lanes, (p.begin, distance, pace), adjacent)",
+        "lanes, (0, distance, pace), adjacent)",
     ),
     _rope(
         "rope_chunks_of_any_strides",
@@ -83,9 +83,9 @@ MUTANTS = (
         "rope_angles_reduced_in_float32",
         "precision",
         "large angles are reduced by a multiple of 2π in float32",
-        "                theta = angle(angles[_uint64(at)])\n",
-        "                theta = angle(angles[_uint64(at)])\n"
-        "                theta -= number(6.2831853) * number(_int64(theta / number(6.2831853)))\n",
+        "                    theta = angle(first_angle(angles, held))\n",
+        "                    theta = angle(first_angle(angles, held))\n"
+        "                    theta -= number(6.2831853) * number(_int64(theta / number(6.2831853)))\n",
     ),
     _rope(
         "rope_others_not_scaled",
