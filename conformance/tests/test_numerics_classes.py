@@ -101,6 +101,13 @@ def bf16x3(x: Array, w: Array, padding: int) -> Array:
     return small + direct(x1, w1, padding)
 
 
+def tf32x3(x: Array, w: Array, padding: int) -> Array:
+    x1, w1 = to_tf32(x), to_tf32(w)
+    x2, w2 = to_tf32(x - x1), to_tf32(w - w1)
+    small = direct(x1, w2, padding) + direct(x2, w1, padding)
+    return small + direct(x1, w1, padding)
+
+
 def bf16(x: Array, w: Array, padding: int) -> Array:
     return direct(halves(x)[0], halves(w)[0], padding)
 
@@ -111,6 +118,7 @@ IMPLEMENTATIONS: dict[str, Convolution] = {
     "winograd(4,3)": lambda x, w, padding: winograd(4, x, w, padding),
     "winograd(6,3)": lambda x, w, padding: winograd(6, x, w, padding),
     "fft": fft,
+    "tf32x3": tf32x3,
     "bf16x3": bf16x3,
     "tf32": tf32,
     "ieee": direct,
@@ -142,6 +150,7 @@ def test_a_correct_implementation_stays_within_its_class_and_uses_it(
 
 WORSE: dict[str, str | Convolution] = {
     "ieee": "bf16x3",
+    "tf32x3": "bf16x3",
     "bf16x3": "tf32",
     "winograd(2,3)": "winograd(4,3)",
     "winograd(4,3)": "tf32",
@@ -265,14 +274,19 @@ def test_a_power_of_zero_is_one_without_error() -> None:
     assert np.isfinite(result.deviation()).all()
 
 
-def test_only_convolution_in_float32_may_be_by_transforms() -> None:
+def test_only_convolution_may_be_by_transforms() -> None:
     from dnncanon.spec import primitives
     from dnncanon.spec.numerics import WINOGRAD, permits
 
     for primitive in primitives().values():
         for row in primitive.dtypes:
-            fast = {"fft", "bf16x3", WINOGRAD} & set(row.numerics)
-            assert not fast or (primitive.family == "conv" and row.dtype == "float32")
+            transforms = {"fft", WINOGRAD} & set(row.numerics)
+            in_float32 = primitive.family == "conv" and row.dtype == "float32"
+            causal = primitive.name in ("causal_conv_forward", "causal_conv_backward")
+            assert not transforms or in_float32 or (causal and transforms == {"fft"})
+            if "bf16x3" in row.numerics:
+                assert primitive.family in ("conv", "matmul")
+                assert row.dtype == "float32"
             assert permits(row.numerics, "winograd(4,3)") == (WINOGRAD in row.numerics)
             assert not permits(row.numerics, WINOGRAD)
 

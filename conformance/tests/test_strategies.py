@@ -244,6 +244,17 @@ def test_options_are_drawn_evenly() -> None:
     assert min(counts.values()) > 0.9 * max(counts.values())
 
 
+def test_offsets_that_ascend_are_not_one_offset_for_all() -> None:
+    """Other tensors of the same cases are drawn with stride 0."""
+    zeros: Counter[str] = Counter()
+    for case in drawn("grouped_matmul_forward", "float32"):
+        for tensor, t in case.arguments.tensors.items():
+            dims = zip(t.shape, t.element_strides, strict=True)
+            zeros[tensor] += any(n > 1 and stride == 0 for n, stride in dims)
+    assert zeros["token"] > 0 < zeros["weight"]
+    assert zeros["first_token_offset"] == zeros["token_index"] == zeros["token_ks"] == 0
+
+
 @every_primitive_and_dtype
 def test_a_case_depends_on_seed_and_index_alone(name: str, dtype: str) -> None:
     primitive = primitives()[name]

@@ -100,6 +100,8 @@ DY, ONE = np.ones((2, 4, 6, 6), "f"), np.ones((2, 4, 1, 1), "f")
 CLASSES = np.ones((2, 8, 8), "i8")
 POINTS = np.ones((2, 6, 6, 2), "f")
 SEQUENCES, FILTERS = np.ones((2, 3, 5), "f"), np.ones((3, 4), "f")
+TRIPLES, FILTERS_OF_TRIPLES = np.ones((2, 3, 3, 5), "f"), np.ones((3, 3, 2), "f")
+ROWS, OFFSETS = np.ones((4, 5), "f"), np.array([0, 1, 4], "i4")
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "conv_forward": ((X, W), {"groups": 2}),
     "conv_backward_data": ((DY, W), {"groups": 2}),
@@ -109,6 +111,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "activation_forward": ((X,), {"mode": "relu"}),
     "activation_backward": ((DY, DY), {"mode": "relu"}),
     "pointwise_operation": ((X, X), {"mode": "add"}),
+    "pointwise_fusion": ((X, X), {"graph": "add(a,b)", "reduction": "max"}),
     "pool_max_forward": ((X,), {"window": 3}),
     "pool_max_backward": ((ONE, np.zeros_like(ONE, "i4")), {"input_size": 1}),
     "pool_average_forward": ((X,), {"window": 3}),
@@ -155,6 +158,14 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "divisive_norm_backward": ((X, X), {}),
     "causal_conv_forward": ((SEQUENCES, FILTERS), {}),
     "causal_conv_backward": ((SEQUENCES, SEQUENCES, FILTERS), {}),
+    "gated_causal_conv_forward": ((TRIPLES, FILTERS_OF_TRIPLES, FILTERS), {}),
+    "gated_causal_conv_backward": (
+        (SEQUENCES, SEQUENCES, TRIPLES, FILTERS_OF_TRIPLES, FILTERS),
+        {},
+    ),
+    "matmul_forward": ((X, X), {}),
+    "grouped_matmul_forward": ((ROWS, np.ones((2, 5, 3), "f"), OFFSETS), {}),
+    "grouped_matmul_backward_weights": ((ROWS, ROWS, OFFSETS), {}),
     "op_tensor": ((X, X, X), {"op": "add", "beta": 2}),
     "add_tensor": ((X, X), {}),
     "scale_tensor": ((X,), {"alpha": 2}),

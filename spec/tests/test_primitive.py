@@ -79,6 +79,8 @@ def test_domain_respects_the_scale(primitive: spec.Primitive[Any], data: st.Data
     call = primitive.bind_arguments(drawn_arguments(primitive, data))
     # Extents are not shrunk: with one channel the largest problem of SCALE has 27,000 products.
     assert call.flops <= 2 * 1.5 * SCALE.multiplications
+    if primitive.family == "matmul":
+        return  # the rows of a matrix are no batch
     # The first of the tensors that have a batch, called N if it is not the first dim: a reduced one may have
     # lost it.
     tensors = {**call.arguments.tensors, **call.named_outputs}

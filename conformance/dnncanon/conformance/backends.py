@@ -22,6 +22,11 @@ A backend is any object with some of the primitives as functions. Everything els
                    is ShapeError, DTypeError or LayoutError, naming output, values and remedy,
                    ``deterministic`` {primitive: True} where equal calls give equal bits; only then is
                    that tested
+``static_figures``  (primitives, dtypes, architectures, *, everything, jobs) -> what a compiler makes of its
+                   kernels, for ``dnncanon bench --static``: an object with ``kernels``, how many there are;
+                   ``figures``, an iterator over lists of dicts by the names of
+                   :class:`dnncanon.reports.static.KernelFigures`; and ``versions`` {name: version}. Empty
+                   sequences mean what it prefers
 
 It needs to import nothing of dnncanon. What it lacks, or answers with NotImplementedError, is
 UNSUPPORTED.
@@ -147,6 +152,7 @@ class Backend:
         strided = buffers.view if on_host else None
         self.as_strided: Callable[..., Any] | None = self._optional("as_strided", strided)
         self.workspace_bytes: Callable[..., Any] | None = self._optional("workspace_bytes", None)
+        self.static_figures: Callable[..., Any] | None = self._optional("static_figures", None)
         self.watched: object = None  # the last call, whose outputs may still be written
         self.accepts_out = bool(getattr(implementation, "accepts_out", False))
         self.description: Mapping[str, Any] = self._optional("describe", dict)() or {}

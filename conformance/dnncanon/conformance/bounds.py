@@ -9,7 +9,14 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision, quantum_of, unit_of
+from dnncanon.conformance.accuracy import (
+    SIGMAS,
+    ErrorArray,
+    Precision,
+    Undecided,
+    quantum_of,
+    unit_of,
+)
 from dnncanon.reference import definitions
 from dnncanon.reference.rounding import rounded
 from dnncanon.spec import DTYPES, NUMERICS, Call, DType, NumericsClass
@@ -98,7 +105,8 @@ def evaluated(
         return still
 
     results = definitions()[call.primitive.name].evaluate(call, dict(carried), lift)
-    return tuple(r if isinstance(r, ErrorArray) else lift(r) for r in results)
+    carried_results = (r.carried() if isinstance(r, Undecided) else r for r in results)
+    return tuple(r if isinstance(r, ErrorArray) else lift(r) for r in carried_results)
 
 
 def precision_of(numerics: NumericsClass, dtype: str) -> Precision:
@@ -107,6 +115,7 @@ def precision_of(numerics: NumericsClass, dtype: str) -> Precision:
         numerics.accumulator(dtype),
         flushes_subnormals=numerics.flushes_subnormals,
         functions=numerics.functions,
+        transforms=numerics.spread == "channel",
     )
 
 
@@ -284,6 +293,8 @@ def _transformed(
     random order as in any other sum; what drifts in them is not amplified, for it is in few of
     the products. Products that underflow are added.
     """
+    if numerics.spread == "channel" and definitions()[call.primitive.name].convolves:
+        return _mixed_in(call, tensors, results)
     names = [spec.name for spec in call.primitive.inputs if spec.name in tensors][:2]
     if len(names) < 2 or numerics.spread is None:
         return [_UNTRANSFORMED] * len(results)
@@ -309,6 +320,31 @@ def _transformed(
         _Transformed(deviation, ~np.isfinite(reach))
         for reach, deviation in zip(reached, deviations, strict=True)
     ]
+
+
+def _mixed_in(
+    call: Call[Any], tensors: Mapping[str, NDArray[Any]], results: tuple[ErrorArray, ...]
+) -> list[_Transformed]:
+    """Where Fourier transforms mix in Inf or NaN if the reference's own convolutions have their errors already.
+
+    That is where they come to if a whole channel of each operand that has one is NaN.
+    """
+    values = {name: t.astype(np.float64) for name, t in tensors.items()}
+    if all(np.isfinite(value).all() for value in values.values()):
+        return [_UNTRANSFORMED] * len(results)
+    everywhere = {
+        name: np.where(_over_channel(~np.isfinite(v)), np.nan, v) for name, v in values.items()
+    }
+    reached = definitions()[call.primitive.name].evaluate(call, everywhere)
+    return [_Transformed(0.0, _over_channel(np.isnan(part))) for part in reached]
+
+
+def _over_channel(marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """All of a channel in which one element is marked; a tensor of one dim has an element for each channel."""
+    axes = tuple(range(min(2, marked.ndim - 1), marked.ndim)) if marked.ndim > 1 else ()
+    return (
+        np.broadcast_to(np.any(marked, axis=axes, keepdims=True), marked.shape) if axes else marked
+    )
 
 
 def _nearby(

@@ -6,6 +6,7 @@ Exit codes: 0 everything tested conforms, 1 something does not, 2 wrong usage, 3
 import argparse
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -179,13 +180,52 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from dnncanon.conformance.run import RESULTS
     from dnncanon.reports import compare, read_results
+    from dnncanon.reports.static import compare_static, is_static, read_static
 
-    old, new = (Path(p) / RESULTS if Path(p).is_dir() else Path(p) for p in arguments.results)
-    comparison = compare(read_results(old), read_results(new))
+    old, new = (_results_file(Path(path)) for path in arguments.results)
+    comparison = (
+        compare_static(read_static(old), read_static(new))
+        if is_static(old)
+        else compare(read_results(old), read_results(new))
+    )
     print(comparison.markdown() if arguments.markdown else comparison.text())
     return NOT_CONFORMING if comparison.regressed else OK
+
+
+def _results_file(given: Path) -> Path:
+    """The file itself, or that of a run or a static report in a folder."""
+    from dnncanon.conformance.run import RESULTS
+    from dnncanon.conformance.static import STATIC
+
+    if not given.is_dir():
+        return given
+    static = given / STATIC
+    return static if static.exists() and not (given / RESULTS).exists() else given / RESULTS
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from dnncanon.conformance.mutants import usable_cores
+    from dnncanon.conformance.static import StaticOptions, static_report, write_reports
+    from dnncanon.reports.static import static_text
+
+    options = StaticOptions(
+        backend=arguments.backend,
+        out=Path(arguments.out),
+        primitives=_names(arguments.primitive),
+        dtypes=_names(arguments.dtype),
+        architectures=_names(arguments.cc),
+        everything=arguments.all,
+        jobs=arguments.jobs or usable_cores(),
+        command=shlex.join(["dnncanon", *arguments.words]),
+    )
+    report = static_report(options)
+    files = write_reports(report, options.out)
+    width = max(100, shutil.get_terminal_size((120, 24)).columns)
+    print(static_text(report, color=sys.stdout.isatty(), width=width))
+    for path in files:
+        print(f"wrote {path}")
+    return OK if any(not kernel.refused for kernel in report.kernels) else NOTHING_TESTED
 
 
 def _mutants(arguments: argparse.Namespace) -> int:
@@ -268,7 +308,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", default="dnncanon-report", help="folder for the whole")
     command.set_defaults(do=_merge)
 
-    command = commands.add_parser("compare", help="what changed between two runs")
+    command = commands.add_parser("bench", help="what can be told of a backend's speed")
+    _add_bench_arguments(command)
+    command.set_defaults(do=_bench)
+
+    command = commands.add_parser("compare", help="what changed between two runs or static reports")
     command.add_argument("results", nargs=2, metavar=("OLD", "NEW"))
     command.add_argument("--markdown", action="store_true")
     command.set_defaults(do=_compare)
@@ -351,6 +395,34 @@ def _add_run_arguments(command: argparse.ArgumentParser) -> None:
         help="TOML file of failures that someone answers for until a date",
     )
     add("--fail-fast", action="store_true", help="stop at the first primitive × dtype that fails")
+
+
+def _add_bench_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add(
+        "--static",
+        action="store_true",
+        required=True,
+        help="compile the kernels, without a GPU, and count what the compiler made of them",
+    )
+    add("--backend", default="gpu", help="a backend that has static_figures (default: gpu)")
+    add("--primitive", action="append", default=[], help="only this one; may be repeated")
+    add(
+        "--dtype",
+        action="append",
+        default=[],
+        help="instead of float32 and float16; may be repeated",
+    )
+    add(
+        "--cc",
+        action="append",
+        default=[],
+        metavar="sm_90a",
+        help="an architecture, instead of sm_80, sm_90a and sm_100a; may be repeated",
+    )
+    add("--all", action="store_true", help="every variant of each kernel: far more, far longer")
+    add("--jobs", type=_positive_integer, help="processes that compile (default: one a core)")
+    add("--out", default="dnncanon-static", help="folder for the report (default: dnncanon-static)")
 
 
 def _names(values: Sequence[str]) -> tuple[str, ...]:

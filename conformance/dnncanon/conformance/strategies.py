@@ -121,8 +121,9 @@ def shrunk(
 def build_case(choose: Draw, primitive: Primitive[Any], dtype: str, scale: Scale) -> Case:
     """A case from a source of choices: arguments, then layouts, then data."""
     arguments = primitive.domain(choose, scale, dtype)
+    repeats = {spec.name: spec.repeats for spec in primitive.inputs}
     tensors = {
-        name: _with_layout(choose, tensor, _INPUT_LAYOUTS)
+        name: _with_layout(choose, tensor, _INPUT_LAYOUTS if repeats[name] else _OUTPUT_LAYOUTS)
         for name, tensor in arguments.tensors.items()
     }
     case = Case(primitive, Arguments(tensors, arguments.attributes))

@@ -10,8 +10,10 @@ Every primitive of the specification is an attribute of this package.
 
 from dnncanon.reference.backend import backend, definitions
 from dnncanon.reference.definition import Definition
+from dnncanon.reference.fused import fuse
+from dnncanon.spec.fused_tracing import modes
 
-__all__ = ["Definition", "backend", "definitions"]
+__all__ = ["Definition", "backend", "definitions", "fuse", "modes"]
 
 
 def __getattr__(name: str) -> Definition:

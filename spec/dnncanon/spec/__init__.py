@@ -100,6 +100,8 @@ FAMILIES = (
     "columns",
     "rope",
     "causal_conv",
+    "fused",
+    "matmul",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 

@@ -88,7 +88,10 @@ FFT
 ---
 A transform of N points in working precision is off by about u·sqrt(log2 N) of the norm of its data
 (Higham 2002, §24.1, with errors independent), spread evenly over its points; the product of
-two and the way back make three such transforms. The norm is that of all the data, of one channel.
+two and the way back make three such transforms. The norm is that of all the data, of one channel. No error is
+relative to an output: where a channel is silent for a while, there is the noise of what is heard elsewhere.
+Where each channel has a filter to itself, and where the reference says what its convolutions are, more can be
+said, and less is allowed: see ``dnncanon.conformance.accuracy.transforms``.
 """
 
 import itertools
@@ -388,6 +391,15 @@ NUMERICS: Mapping[str, NumericsClass] = _Classes(
             functions=SATURATING,
         ),
         NumericsClass(
+            "tf32x3",
+            "float32 operands as sums of two TF32 numbers, three of their four products, sums in float32.",
+            _FLOAT32,
+            input_digits=22,
+            exact_digits=11,
+            # Each operand's remainder, and half of the product left out for each.
+            input_roundings=1.5,
+        ),
+        NumericsClass(
             "bf16x3",
             "float32 operands as sums of two bfloat16 numbers, three of their four products, sums in "
             "float32.",
@@ -405,8 +417,12 @@ NUMERICS: Mapping[str, NumericsClass] = _Classes(
         ),
         NumericsClass(
             "fft",
-            "Convolution by fast Fourier transforms in float32: errors relative to the norm of a channel.",
-            _FLOAT32,
+            "Convolution by fast Fourier transforms in float32, float64 for float64: errors relative to the "
+            "norm of a channel.",
+            {
+                "float64": "float64",
+                **dict.fromkeys(("float32", "float16", "bfloat16"), "float32"),
+            },
             spread="channel",
         ),
         NumericsClass(

@@ -28,6 +28,8 @@ class TensorSpec:
 
     ``special_values`` says that the effect of NaN and Inf in it is specified, and so can be tested;
     ``values`` which numbers it may hold. An ``optional`` output is there when the attributes ask for it.
+    Where elements differ from each other, as offsets that ascend, none stands for others: without ``repeats``
+    no test has the tensor in a layout with stride 0.
     """
 
     name: str
@@ -36,6 +38,7 @@ class TensorSpec:
     optional: bool = False
     special_values: bool = True
     values: Values = ANY
+    repeats: bool = True
 
 
 class AttributeKind(Protocol):
