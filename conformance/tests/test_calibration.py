@@ -435,15 +435,19 @@ ROUNDING = [name for name in NUMERICS if name != "exact"]
 
 @pytest.mark.parametrize("numerics", ROUNDING)
 def test_a_class_is_not_looser_than_its_digits(numerics: str) -> None:
-    """Bounds, as shares of the values' typical size, in units of the class's own roundoff."""
+    """Bounds, as shares of the values' typical size, in units of the class's own roundoff.
+
+    Transforms amplify the roundoff of what they compute in, and not that of a result's dtype, to which it
+    is rounded once, behind them.
+    """
     row = NUMERICS[numerics]
     for dtype in FLOATS.keys() & row.accumulators.keys():
         accumulator = row.accumulators[dtype]
         case = product_case(dtype, 64, "normal")
         (expected,) = expectations(case.call, tensors_of(case), numerics)
         digits = min(d for d in (row.input_digits, DTYPES[accumulator].digits) if d is not None)
-        roundoff = max(2.0**-digits, DTYPES[dtype].unit_roundoff)
-        roundoff *= row.amplification(spatial_dims=1, points=128)
+        computed = 2.0**-digits * row.amplification(spatial_dims=1, points=128)
+        roundoff = max(computed, DTYPES[dtype].unit_roundoff)
         share = float(np.median(expected.bound)) / np.std(expected.value)
         assert 0.3 * roundoff < share < 80 * roundoff
 

@@ -92,6 +92,17 @@ def test_the_number_below_a_power_of_two_is_not_that_power() -> None:
     assert linear(x, 0.5, np.array([3.75]).astype(E4M3)) is Verdict.FAILED
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_a_quotient_whose_error_reaches_past_a_power_of_two_is_that_power(dtype: str) -> None:
+    """Whichever of its two spacings an error puts it in."""
+    x, row = np.array([6.0], np.float32), spec.DTYPES[dtype]
+    step = 2.0 ** (2 - row.digits)  # of the numbers from 2 to 4
+    for code, verdict in ((2.0, Verdict.PASSED), (2.0 + step, Verdict.FAILED)):
+        assert linear(x, 3.0, np.array([code]).astype(row.numpy)) is verdict
+    below = np.array([2.0 - step / 2.0])
+    assert linear(x, 3.0, below.astype(row.numpy)) is Verdict.FAILED
+
+
 @pytest.mark.parametrize(("factor", "largest"), [(0.5, 3.0), (2.0, 3.0), (2.0, 0.0)])
 def test_a_scale_is_not_the_next_power_of_two(factor: float, largest: float) -> None:
     x = np.zeros((2, 32), np.float32)

@@ -33,7 +33,7 @@ Y_SHAPE = (1, 3, 3, 3)
         (
             lambda: gpu.conv_forward(X, W, algorithm="fft"),
             AttributeValueError,
-            "auto, implicit_gemm",
+            "auto, implicit_precomp_gemm, implicit_gemm, direct",
         ),
         (lambda: gpu.conv_forward(X, W, math="tf32"), Unsupported, 'pass math="ieee"'),
         (lambda: gpu.conv_forward(X, W, math="precise"), AttributeValueError, "pass one of ieee"),
@@ -186,8 +186,26 @@ def test_auto(x_shape: Any, w_shape: Any, groups: int, chosen: str) -> None:
     x, w = np.zeros(x_shape, np.float32), np.zeros(w_shape, np.float32)
     listed = gpu.algorithms("conv_forward", x, w, groups=groups)
     assert listed[0].name == chosen
-    assert {row.name for row in listed} == {"direct", "implicit_gemm"}
-    assert all(row.applicable and row.deterministic and row.numerics == "ieee" for row in listed)
+    assert {row.name for row in listed if row.applicable} == {"direct", "implicit_gemm"}
+    (refused,) = (row for row in listed if not row.applicable)
+    assert refused.name == "implicit_precomp_gemm"
+    assert "not float32" in str(refused.refusal)
+    assert all(row.deterministic and row.numerics == "ieee" for row in listed)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "groups", "chosen"),
+    [
+        ((1, 64, 14, 14), (64, 64, 3, 3), 1, "implicit_precomp_gemm"),
+        ((1, 64, 14, 14), (64, 4, 3, 3), 16, "implicit_precomp_gemm"),
+        ((1, 64, 14, 14), (64, 1, 3, 3), 64, "direct"),  # depthwise: one of eight channels
+    ],
+)
+def test_auto_has_tensor_cores_for_half_precision(
+    x_shape: Any, w_shape: Any, groups: int, chosen: str
+) -> None:
+    x, w = np.zeros(x_shape, np.float16), np.zeros(w_shape, np.float16)
+    assert gpu.algorithms("conv_forward", x, w, groups=groups)[0].name == chosen
 
 
 def test_algorithms_compute_nothing() -> None:

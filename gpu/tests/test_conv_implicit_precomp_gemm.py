@@ -10,7 +10,7 @@ import pytest
 from dnncanon import gpu
 from dnncanon.gpu.kernels import conv_implicit_precomp_gemm
 from dnncanon.gpu.runtime import to_device
-from dnncanon.spec import AttributeValueError
+from dnncanon.spec import Unsupported
 
 Array = np.ndarray[Any, Any]
 Exact = Callable[..., Array]
@@ -126,5 +126,5 @@ def test_it_is_for_16_bits_only(exact: Exact) -> None:
     (row,) = (row for row in gpu.algorithms("conv_forward", x, w) if row.name == NAME)
     assert row.refusal is not None
     assert not row.applicable
-    with pytest.raises(AttributeValueError, match="float16 and bfloat16 on tensor cores"):
+    with pytest.raises(Unsupported, match="float16 and bfloat16 on tensor cores"):
         gpu.conv_forward(x, w, algorithm=NAME)

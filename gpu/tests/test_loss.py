@@ -304,75 +304,40 @@ def test_of_few_classes_little_else_reaches_dram(
     assert backward.dram_over_least <= (1.25 if weighted else 1.06)
 
 
-def memory(word: str) -> Any:
-    """A flat array of storage words, as kernels see it."""
-    from numba.cuda import types
-
-    return types.Array(getattr(types, word), 1, "C")
+X, TARGET = random(2, 5, 6, dtype=np.float16), classes(5, 2, 6).astype(np.int32)
+WEIGHT, STATS, DLOSS = np.ones(5, np.float32), random(2, 6), np.ones((), np.float32)
 
 
-def ints(count: int) -> Any:
-    from numba.cuda import types
-
-    return types.UniTuple(types.int64, count)
-
-
-def signatures() -> dict[str, tuple[Any, ...]]:
-    """Of the kernels that are the losses' own, for float16 in memory and float32 in between."""
-    from numba.cuda import types
-
-    half, wide, words, long = (memory(word) for word in ("uint16", "float32", "int32", "int64"))
-
-    def together(*kinds: Any) -> Any:
-        return types.Tuple(kinds)
-
-    def walk(arrays: int) -> Any:
-        return together(types.int64, ints(4), ints(4 * arrays), ints(arrays))
-
-    target = (types.int64,) * 5
-    read = (half, words, words, words, wide, wide)
-    places = together(ints(4), ints(3), ints(2), ints(2))
-    shares = types.UniTuple(types.float64, 2)
-    return {
-        "losses": (
-            together(half, words, *(wide,) * 7),
-            walk(9),
-            together(*target, ints(4), shares),
-        ),
-        "target_weights": (together(words, wide, wide), walk(3), ints(5)),
-        "coefficients": (together(words, *(wide,) * 5, long), walk(7), ints(6)),
-        "alignments": (
-            together(*read),
-            together(wide, wide, wide, wide, long),
-            ints(6),
-            places,
-            ints(4),
-        ),
-        "class_gradients": (
-            together(*read, wide, wide, long),
-            half,
-            ints(6),
-            places,
-            ints(4),
-            ints(3),
-        ),
-    }
+def _ctc() -> Any:
+    lengths = np.array([2, 1], np.int32)
+    return gpu.ctc_loss(random(6, 2, 5), classes(4, 2, 2).astype(np.int32), lengths, lengths + 4)
 
 
 @pytest.mark.parametrize(
-    "name", ["losses", "target_weights", "coefficients", "alignments", "class_gradients"]
+    "call",
+    [
+        lambda: gpu.cross_entropy_forward(
+            X, TARGET, WEIGHT, label_smoothing=0.1, return_stats=True
+        ),
+        lambda: gpu.cross_entropy_forward(X, TARGET, reduction="none"),
+        lambda: gpu.cross_entropy_backward(X, TARGET, STATS, DLOSS, WEIGHT, label_smoothing=0.1),
+        _ctc,
+    ],
+    ids=["forward", "forward plain", "backward", "ctc"],
 )
-def test_kernels_compile_for_hardware_and_compute_in_float32(name: str) -> None:
+def test_kernels_compile_for_hardware_and_compute_in_float32(call: Any) -> None:
     from numba import cuda
 
     from dnncanon.gpu.emulator.compiler.acquire import without_device
-    from dnncanon.gpu.kernels import cross_entropy, ctc
+    from dnncanon.gpu.static.recording import recording
 
-    made = getattr(cross_entropy, name, None) or getattr(ctc, name)
-    dtype = "float32" if name in ("target_weights", "coefficients") else "float16"
-    with without_device():
-        ptx, _ = cuda.compile(
-            made(dtype).function, signatures()[name], cc=(9, 0), device=False, abi="numba"
-        )
-    # Scalars come as float64 and are rounded once.
-    assert not re.search(r"\b(fma|mul|add|sub|div|setp\.\w+)(\.rn)?\.f64\b", str(ptx))
+    with recording() as launches:
+        call()
+    assert launches
+    for launched in launches:
+        with without_device():
+            ptx, _ = cuda.compile(
+                launched.kernel.function, launched.signature, cc=(9, 0), device=False, abi="numba"
+            )
+        # Scalars come as float64 and are rounded once.
+        assert not re.search(r"\b(fma|mul|add|sub|div|setp\.\w+)(\.rn)?\.f64\b", str(ptx))

@@ -118,8 +118,8 @@ FLOORS = [
         ("FFMA",),
         0.82,
     ),
-    # 32 HMMA of 194 instructions. 66 of these, from a branch on, are passed over unless a tap ends: 128 are executed
-    # for most slices, which are 4.0 for each HMMA.
+    # 32 HMMA of 194 instructions. 66 of these, from a branch on, are passed over unless a tap ends: for most
+    # slices 128 are executed, which are 4.0 for each HMMA.
     Floor(
         "convolution float16, channels last",
         lambda: gpu.conv_forward(

@@ -78,12 +78,15 @@ def nearest(values: Array, row: DType, lift: Lift) -> Array:
 
 
 def _spacing(values: Array, row: DType) -> Floats:
-    """The distance of the type's neighbouring numbers at each value: it doubles with each power of two."""
+    """The distance of the type's neighbouring numbers at each value: it doubles with each power of two.
+
+    Counted, not chosen by ``where``: errors cannot decide it, as a power of two is a number in either spacing.
+    """
     magnitude, (_, beyond) = np.abs(values), np.frexp(row.max)
-    spacing = np.full(values.shape, row.smallest_subnormal)
+    doublings = np.zeros(values.shape, np.int64)
     for exponent in range(row.min_exponent + 1, int(beyond)):
-        spacing = np.where(magnitude >= 2.0**exponent, 2.0 ** (exponent - row.digits + 1), spacing)
-    return spacing
+        doublings += magnitude >= 2.0**exponent
+    return np.ldexp(row.smallest_subnormal, doublings)
 
 
 def least_scale(largest: Array, most: float, row: DType) -> Floats:

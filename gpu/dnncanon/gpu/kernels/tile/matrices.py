@@ -142,8 +142,8 @@ def _sum_dtype(word: str) -> str:
 # --- Operands -------------------------------------------------------------------------------------
 
 FEW = 1024
-"""Elements below which an operand is fetched one by one: chunks of so little would not be noticed, and every way
-to fetch is one more kernel to compile."""
+"""Operands with fewer elements are fetched one by one: chunks of so little would not be noticed, and every way
+is one more kernel to compile."""
 
 
 @dataclass(frozen=True, slots=True)
