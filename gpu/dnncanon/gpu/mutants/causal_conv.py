@@ -8,6 +8,7 @@ _kernel = mutants_of("kernels.causal_conv", primitive=_FORWARD, backend=DIRECT)
 _tiled = mutants_of("kernels.causal_conv_tiled", primitive=_BACKWARD, backend="gpu")
 _gated = mutants_of("kernels.gated_causal_conv", primitive=_GATED, backend="gpu")
 _call = mutants_of("causal_conv", primitive=_BACKWARD, backend=DIRECT)
+_gated_call = mutants_of("causal_conv", primitive=_GATED_BACKWARD, backend="gpu")
 
 MUTANTS = (
     _kernel(
@@ -261,7 +262,7 @@ MUTANTS = (
         "(slope, mixed * one, mixed * other, direct, one * other)",
         _GATED_BACKWARD,
     ),
-    _call(
+    _gated_call(
         "gated_causal_conv_dskip_of_g",
         "output",
         "the skip's gradient is the sum of squares of g",
