@@ -11,7 +11,7 @@ from dnncanon.gpu import ptx
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.tile import words
 from dnncanon.gpu.kernels.tile.engine import Product, accumulate, tile_of_turn, write_tile
-from dnncanon.gpu.kernels.tile.slices import Fetch, Slice, place_in
+from dnncanon.gpu.kernels.tile.slices import Fetch, Slice, place_in, shares_of_chunks
 from dnncanon.gpu.runtime import Kernel, kernel
 from dnncanon.gpu.runtime.device_code import cuda, device_function, types
 
@@ -151,10 +151,7 @@ def gathered_chunks(layout: Slice, threads: int) -> Fetch:
     """The tokens that rows ask for, by asynchronous copies of 16 bytes along the depth."""
     place = place_in(layout)
     chunks, per_chunk, pitch, deep = layout.chunks, layout.per_chunk, layout.pitch, layout.depth
-    apart, itemsize = threads // chunks, layout.itemsize
-    each = layout.rows // apart
-    if each * apart * chunks != layout.rows * chunks or apart * chunks != threads or apart % 8:
-        raise ValueError(f"{threads} threads do not share the chunks of {layout} evenly")
+    (apart, each), itemsize = shares_of_chunks(layout, threads), layout.itemsize
 
     @device_function
     def open_(

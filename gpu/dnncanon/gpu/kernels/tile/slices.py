@@ -113,6 +113,18 @@ class Fetch:
     in_chunks: bool = False
 
 
+def shares_of_chunks(layout: Slice, threads: int) -> tuple[int, int]:
+    """How many rows apart the chunks of a thread are, and how many these are: all in one column.
+
+    Rows that far apart are swizzled alike. ValueError if threads cannot share the chunks so.
+    """
+    apart = threads // layout.chunks
+    each = layout.rows // max(1, apart)
+    if apart * layout.chunks != threads or each * apart != layout.rows or apart % 8:
+        raise ValueError(f"{threads} threads do not share the chunks of {layout} evenly")
+    return apart, each
+
+
 @cache
 def chunks_of_matrix(layout: Slice, threads: int) -> Fetch:
     """By asynchronous copies of 16 bytes.
@@ -123,11 +135,7 @@ def chunks_of_matrix(layout: Slice, threads: int) -> Fetch:
     place = place_in(layout)
     chunks, per_chunk, pitch, deep = layout.chunks, layout.per_chunk, layout.pitch, layout.depth
     along_depth = layout.along == "depth"
-    apart = threads // chunks
-    each = layout.rows // apart
-    if each * apart * chunks != layout.rows * chunks or apart * chunks != threads or apart % 8:
-        raise ValueError(f"{threads} threads do not share the chunks of {layout} evenly")
-    itemsize = layout.itemsize
+    (apart, each), itemsize = shares_of_chunks(layout, threads), layout.itemsize
 
     @device_function
     def open_(

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from dnncanon.gpu import ptx
-from dnncanon.gpu.kernels.tile.slices import Fetch, Slice, place_in
+from dnncanon.gpu.kernels.tile.slices import Fetch, Slice, place_in, shares_of_chunks
 from dnncanon.gpu.runtime.device_code import device_function, types
 
 _int32, _int64, _uint32 = types.int32, types.int64, types.uint32
@@ -38,10 +38,7 @@ def chunks_of_windows(layout: Slice, threads: int) -> Fetch:
         raise ValueError("windows lie along the depth")
     place = place_in(layout)
     chunks, per_chunk, pitch, deep = layout.chunks, layout.per_chunk, layout.pitch, layout.depth
-    apart, itemsize = threads // chunks, layout.itemsize
-    each = layout.rows // apart
-    if each * apart * chunks != layout.rows * chunks or apart * chunks != threads or apart % 8:
-        raise ValueError(f"{threads} threads do not share the chunks of {layout} evenly")
+    (apart, each), itemsize = shares_of_chunks(layout, threads), layout.itemsize
 
     @device_function
     def open_(
