@@ -17,8 +17,15 @@ from dnncanon.gpu import (
     backend,
     compatibility,  # noqa: F401  (has to be imported before numba.cuda is)
 )
+from dnncanon.gpu.plans import ExecutionPlan
 from dnncanon.gpu.fused import fuse
-from dnncanon.gpu.library import algorithms, find_algorithm, function, functions
+from dnncanon.gpu.library import (
+    algorithms,
+    execution_plan,
+    find_algorithm,
+    function,
+    functions,
+)
 from dnncanon.gpu.primitive import Algorithm
 from dnncanon.gpu.runtime import DeviceArray, DeviceError, as_strided, empty, to_device, to_host
 from dnncanon.gpu.tuning import Timing
@@ -28,11 +35,13 @@ __all__ = [
     "Algorithm",
     "DeviceArray",
     "DeviceError",
+    "ExecutionPlan",
     "Timing",
     "algorithms",
     "as_strided",
     "backend",
     "empty",
+    "execution_plan",
     "find_algorithm",
     "fuse",
     "modes",

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from dnncanon.gpu import tuning
+from dnncanon.gpu.plans import ExecutionPlan, plan_of
 from dnncanon.gpu.primitive import Algorithm, GpuPrimitive
 from dnncanon.gpu.tuning import Timing
 from dnncanon.spec import Unsupported, primitives
@@ -55,6 +56,16 @@ def find_algorithm(
     """
     offered = _offered(primitive)
     return tuning.find_algorithm(offered, *tensors, math=math, remember=remember, **attributes)
+
+
+def execution_plan(primitive: str, *tensors: Any, **options: Any) -> ExecutionPlan:
+    """The call ``primitive(*tensors, **options)``, decided and compiled: run it as often as you like.
+
+    See :mod:`dnncanon.gpu.plans`. Nothing is computed yet. Raises what the primitive raises,
+    DeviceError for arrays in the host's memory when kernels run on a GPU, and Unsupported for a primitive that
+    is not here.
+    """
+    return plan_of(_offered(primitive), *tensors, **options)
 
 
 def _offered(primitive: str) -> GpuPrimitive[Any]:

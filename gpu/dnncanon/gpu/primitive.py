@@ -114,6 +114,24 @@ class Implementation(Generic[Problem]):
     numerics: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A call that only has to be run: by which algorithm, on which arrays, what its results are."""
+
+    implementation: Implementation[Any]
+    launch: Launch[Any]
+    outputs: Mapping[str, Output]
+
+    def run(self) -> None:
+        """Launch the kernels, if there is anything to compute."""
+        if any(tensor.size for tensor in self.launch.call.outputs):
+            self.implementation.run(self.launch)
+
+    def results(self) -> Any:
+        """The outputs in the caller's kind of array, as the primitive returns them."""
+        return self.launch.call.results(output.finish() for output in self.outputs.values())
+
+
 class GpuPrimitive(Generic[Problem]):
     """A primitive of the GPU library: call it as ``outputs = primitive(*tensors, **attributes)``.
 
@@ -148,6 +166,29 @@ class GpuPrimitive(Generic[Problem]):
         **attributes: Any,
     ) -> Any:
         """Everything is checked before anything is written."""
+        decided = self.decide(
+            *tensors,
+            algorithm=algorithm,
+            math=math,
+            out=out,
+            workspace=workspace,
+            stream=stream,
+            **attributes,
+        )
+        decided.run()
+        return decided.results()
+
+    def decide(
+        self,
+        *tensors: Any,
+        algorithm: str = "auto",
+        math: str = "ieee",
+        out: Any = None,
+        workspace: Any = None,
+        stream: object = None,
+        **attributes: Any,
+    ) -> "Decided":
+        """All of a call but the computing: what is checked, chosen and allocated."""
         call = self.primitive.bind(*tensors, **attributes)
         self._check_math(call, math)
         self._check_algorithm(algorithm)
@@ -159,9 +200,8 @@ class GpuPrimitive(Generic[Problem]):
         plan = self._plan(layouts)
         chosen = self._choose(plan, self._preferred(layouts, algorithm, math), math)
         memory = operands.workspace(workspace, chosen.workspace_bytes(plan))
-        if any(tensor.size for tensor in call.outputs):
-            chosen.run(Launch(call, plan, inputs, arrays, memory, operands.stream))
-        return call.results(output.finish() for output in outputs.values())
+        launch = Launch(call, plan, inputs, arrays, memory, operands.stream)
+        return Decided(chosen, launch, outputs)
 
     def layouts(self, *tensors: Any, **attributes: Any) -> Layouts[Problem]:
         """A call as it would be made, its outputs new; nothing is computed."""

@@ -1,6 +1,7 @@
 """A CUDA GPU as a device, through numba-cuda. The one user of numba-cuda's host interface."""
 
 import warnings
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import metadata
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from numba import cuda
 from numba.cuda.cudadrv import devicearray, driver
 
+from dnncanon.gpu.runtime.cuda_kernels import BoundLaunch, captured, dispatcher_of
 from dnncanon.gpu.runtime.launching import Kernel
 from dnncanon.gpu.runtime.memory import storage_of
 from dnncanon.gpu.runtime.streams import stream_handle
@@ -76,12 +78,27 @@ class CudaDevice:
         configured = _configure(dispatcher, grid, block, stream_handle(stream), shared_bytes)
         configured(*arguments)
 
+    def bind(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        args: tuple[Any, ...],
+        *,
+        shared_bytes: int,
+    ) -> Callable[[object], None]:
+        dispatcher = self._dispatcher(kernel)
+        if shared_bytes > STATIC_LIMIT:
+            self._opt_in(kernel, dispatcher, args, shared_bytes)
+        compiled = dispatcher.compile(tuple(map(dispatcher.typeof_pyval, args)))
+        return BoundLaunch(compiled, grid, block, args, shared_bytes)
+
+    def graph(self, launches: Sequence[Callable[[object], None]]) -> Callable[[object], None]:
+        return captured(launches)
+
     def _dispatcher(self, kernel: Kernel) -> Any:
         if kernel not in self._dispatchers:
-            options: dict[str, Any] = {"fastmath": kernel.fastmath}
-            if kernel.launch_bounds is not None:
-                options["launch_bounds"] = kernel.launch_bounds
-            self._dispatchers[kernel] = cuda.jit(kernel.function, **options)
+            self._dispatchers[kernel] = dispatcher_of(kernel)
         return self._dispatchers[kernel]
 
     def _opt_in(

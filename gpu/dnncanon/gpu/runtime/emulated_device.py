@@ -1,6 +1,6 @@
 """The CPU emulator as a device: its memory is the host's, its launches are synchronous."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
@@ -55,17 +55,39 @@ class EmulatedDevice:
         shared_bytes: int,
         stream: object,
     ) -> None:
-        report = emulator.launch(
-            kernel.function,
-            grid,
-            block,
-            tuple(getattr(arg, "argument", arg) for arg in args),
-            shared_bytes=shared_bytes,
-            fastmath=kernel.fastmath,
-            mode=self.mode,
-        )
-        for recording in self._recordings:
-            recording.append(report)
+        arguments = tuple(getattr(arg, "argument", arg) for arg in args)
+        self.bind(kernel, grid, block, arguments, shared_bytes=shared_bytes)(stream)
+
+    def bind(
+        self,
+        kernel: Kernel,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        args: tuple[Any, ...],
+        *,
+        shared_bytes: int,
+    ) -> Callable[[object], None]:
+        def run(stream: object) -> None:
+            report = emulator.launch(
+                kernel.function,
+                grid,
+                block,
+                args,
+                shared_bytes=shared_bytes,
+                fastmath=kernel.fastmath,
+                mode=self.mode,
+            )
+            for recording in self._recordings:
+                recording.append(report)
+
+        return run
+
+    def graph(self, launches: Sequence[Callable[[object], None]]) -> Callable[[object], None]:
+        def run(stream: object) -> None:
+            for launch in launches:
+                launch(stream)
+
+        return run
 
     @contextmanager
     def recording(self) -> Iterator[list[emulator.LaunchReport]]:

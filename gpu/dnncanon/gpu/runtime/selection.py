@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal, Protocol
@@ -56,6 +56,23 @@ class Device(Protocol):
         stream: object,
     ) -> None:
         """Run a kernel, as ``runtime.launch`` says."""
+
+    def bind(
+        self,
+        kernel: Any,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        args: tuple[Any, ...],
+        *,
+        shared_bytes: int,
+    ) -> Callable[[object], None]:
+        """A launch as a function of the stream, compiled and with its arguments marshalled.
+
+        ``args`` hold what :meth:`flat` returns in place of arrays.
+        """
+
+    def graph(self, launches: Sequence[Callable[[object], None]]) -> Callable[[object], None]:
+        """Bound launches in order as one, which is a function of the stream."""
 
     def wait_for(self, producer: object, consumer: object) -> None:
         """Make stream ``consumer`` wait for what is queued on stream ``producer``."""

@@ -1,0 +1,140 @@
+"""What the CUDA device does with kernels, as far as that needs no driver: compiling, keeping, marshalling."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnncanon.gpu.runtime import Kernel, kernel
+from dnncanon.gpu.runtime.device_code import types
+
+
+@kernel(launch_bounds=(128, 1))
+def scale_halves(words: Any, ends: Any, factor: Any) -> None:
+    """In numba-cuda's own float16, whose arithmetic it links from another file."""
+    for index in range(ends[0], ends[1]):
+        words[index] = words[index] * types.float16(factor)
+
+
+@pytest.fixture
+def sm90(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A device that has a compute capability and nothing else."""
+    from numba import cuda
+    from numba.cuda import codegen, dispatcher
+
+    device = SimpleNamespace(compute_capability=(9, 0), id=0)
+    monkeypatch.setattr(cuda, "get_current_device", lambda: device)
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)
+    monkeypatch.setattr(
+        codegen.devices, "get_context", lambda *args: SimpleNamespace(device=device)
+    )
+    return
+
+
+def compiled(kernel: Kernel, signature: tuple[Any, ...]) -> Any:
+    """The kernel as numba-cuda has it after it went through our cache."""
+    from dnncanon.gpu.runtime.cuda_kernels import dispatcher_of
+
+    return dispatcher_of(kernel).compile(signature)
+
+
+def halves() -> tuple[Any, ...]:
+    from numba import types as numba_types
+
+    words = numba_types.Array(numba_types.float16, 1, "C")
+    return words, numba_types.UniTuple(numba_types.int64, 2), numba_types.float32
+
+
+def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.cuda import dispatcher
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise AssertionError("a kernel was compiled")
+
+    monkeypatch.setattr(dispatcher, "compile_cuda", refuse)
+
+
+@pytest.mark.usefixtures("sm90")
+def test_a_kernel_of_float16_is_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second dispatcher, as a second process has one, finds the cubin of the first."""
+    monkeypatch.setenv("DNNCANON_CACHE_DIR", str(tmp_path / "kernels"))
+    first = compiled(scale_halves, halves())
+    forbid_compiling(monkeypatch)
+    second = compiled(scale_halves, halves())
+    assert cubin(first).startswith(b"\x7fELF")
+    assert cubin(first) == cubin(second)
+    assert first.entry_name == second.entry_name
+
+
+def cubin(kernel: Any) -> bytes:
+    return bytes(kernel._codelibrary.get_cubin().code)
+
+
+@pytest.mark.usefixtures("sm90")
+def test_other_types_and_other_code_are_other_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DNNCANON_CACHE_DIR", str(tmp_path / "kernels"))
+    words, ends, factor = halves()
+    compiled(scale_halves, (words, ends, factor))
+    forbid_compiling(monkeypatch)
+    with pytest.raises(AssertionError, match="was compiled"):
+        compiled(scale_halves, (words, ends, types.float64))
+    with pytest.raises(AssertionError, match="was compiled"):
+        compiled(Kernel(scale_halves.function), (words, ends, factor))
+
+
+@pytest.mark.usefixtures("sm90")
+def test_without_a_directory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DNNCANON_CACHE_DIR", raising=False)
+    compiled(scale_halves, halves())
+    forbid_compiling(monkeypatch)
+    with pytest.raises(AssertionError, match="was compiled"):
+        compiled(scale_halves, halves())
+
+
+@pytest.mark.usefixtures("sm90")
+def test_a_bound_launch_passes_what_numba_cuda_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same words in the same order as an ordinary launch, and none of its work at run time."""
+    from numba.cuda import dispatcher
+
+    from dnncanon.gpu.runtime import cuda_kernels
+
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(dispatcher, "launch", lambda *words: started.append(words))
+    monkeypatch.setattr(cuda_kernels, "core_stream", lambda stream: stream)
+    compiled_kernel = compiled(scale_halves, halves())
+    loaded = SimpleNamespace(kernel="the loaded kernel")
+    monkeypatch.setattr(type(compiled_kernel._codelibrary), "get_cufunc", lambda library: loaded)
+    args = (device_memory(0x7000, 40), (3, 9), 1.5)
+
+    compiled_kernel.launch(args, (2, 1, 1), (128, 1, 1), "a stream", 64)
+    bound = cuda_kernels.BoundLaunch(compiled_kernel, (2, 1, 1), (128, 1, 1), args, 64)
+    monkeypatch.setattr(type(compiled_kernel), "_prepare_args", None)
+    bound("a stream")
+
+    ordinary, ours = started
+    assert [plain(word) for word in ours] == [plain(word) for word in ordinary]
+    assert plain(ours[3 + 4]) == 0x7000
+
+
+def device_memory(pointer: int, count: int) -> Any:
+    """Memory of a GPU that nobody looks into."""
+    from numba.cuda.cudadrv import devicearray, driver
+
+    memory = driver.MemoryPointer(
+        None, driver.binding.CUdeviceptr(pointer), size=2 * count, owner=1
+    )
+    return devicearray.DeviceNDArray((count,), (2,), np.dtype(np.float16), gpu_data=memory)
+
+
+def plain(word: Any) -> Any:
+    """A word of a launch in a form that compares."""
+    if hasattr(word, "grid"):
+        return word.grid, word.block, word.shmem_size
+    return int(word) if hasattr(word, "__int__") else getattr(word, "value", word)
