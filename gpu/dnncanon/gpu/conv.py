@@ -68,6 +68,7 @@ def _offered(algorithm: Correlating[Any]) -> Implementation[Any]:
         algorithm.refusal,
         algorithm.pays,
         algorithm.deterministic,
+        algorithm.numerics,
     )
 
 

@@ -30,6 +30,7 @@ class Reduction:
 
     name = "block_reduction"
     deterministic = True
+    numerics = None
 
     def refusal(self, plan: BiasPlan) -> str | None:
         return None

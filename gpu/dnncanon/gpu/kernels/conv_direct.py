@@ -24,6 +24,7 @@ class Direct:
 
     name = "direct"
     deterministic = True
+    numerics = None
 
     def refusal(self, plan: Plan) -> str | None:
         return None

@@ -79,6 +79,7 @@ class ImplicitGemm:
 
     name = "implicit_gemm"
     deterministic = True
+    numerics = None
 
     def refusal(self, plan: Plan) -> str | None:
         return None

@@ -122,6 +122,7 @@ class ImplicitPrecompGemm:
 
     name = "implicit_precomp_gemm"
     deterministic = True
+    numerics = None
 
     def refusal(self, plan: Plan) -> str | None:
         if plan.dtype not in WORDS:

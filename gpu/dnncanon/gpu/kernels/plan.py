@@ -111,12 +111,17 @@ class Tensors:
 
 
 class Implementation(Protocol[PlanType]):
-    """An algorithm. ``run`` needs ``workspace_bytes`` bytes of workspace, and none when that is 0."""
+    """An algorithm. ``run`` needs ``workspace_bytes`` bytes of workspace, and none when that is 0.
+
+    ``numerics`` is its numerics class if that is not the strictest of the primitive.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def deterministic(self) -> bool: ...
+    @property
+    def numerics(self) -> str | None: ...
     def refusal(self, plan: PlanType) -> str | None:
         """Why it does not take the plan, as the end of a sentence; None when it does."""
 
