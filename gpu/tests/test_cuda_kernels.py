@@ -1,6 +1,5 @@
 """What the CUDA device does with kernels, as far as that needs no driver: compiling, keeping, marshalling."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ def scale_halves(words: Any, ends: Any, factor: Any) -> None:
 
 
 @pytest.fixture
-def sm90(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def sm90(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that has a compute capability and nothing else."""
     from numba import cuda
     from numba.cuda import codegen, dispatcher
@@ -31,7 +30,6 @@ def sm90(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         codegen.devices, "get_context", lambda *args: SimpleNamespace(device=device)
     )
-    return
 
 
 def compiled(kernel: Kernel, signature: tuple[Any, ...]) -> Any:

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import inspect
 import platform
+import re
+from contextlib import nullcontext
 from importlib import metadata
 
 import numpy as np
 import pytest
+from llvmlite import ir
+from llvmlite.ir import values
 from numba import cuda, float32
 from numba.cuda import compiler, dispatcher, types
 from numba.cuda.cudadrv import libs, nvvm
@@ -159,3 +163,25 @@ def test_the_emulator_runs_what_is_pinned_here():
 
     launch(run, 1, 32, (x,))
     assert x.tolist() == (2 * np.arange(32)).tolist()
+
+
+def test_what_is_remembered_while_acquiring_changes_nothing_in_the_ir(monkeypatch):
+    """Nor is anything of it left afterwards."""
+
+    def make():
+        def kernel(x, pair):
+            x[0] = pair[0] + pair[1] * cuda.threadIdx.x
+
+        return kernel
+
+    def modules():
+        kinds = (types.Array(types.float32, 1, "C"), types.UniTuple(types.int64, 2))
+        found = acquire(make(), kinds, fastmath=False).modules
+        return [re.sub(r"\$\d+|B\d+v\d+", "", text) for text in found]
+
+    hash_of_metadata, abi_size = values.DIValue.__hash__, ir.Type.get_abi_size
+    remembering = modules()
+    assert values.DIValue.__hash__ is hash_of_metadata
+    assert ir.Type.get_abi_size is abi_size
+    monkeypatch.setattr("dnncanon.gpu.emulator.compiler.acquire._remembering", nullcontext)
+    assert modules() == remembering
