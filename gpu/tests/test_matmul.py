@@ -70,6 +70,16 @@ def test_cuda_core_transpositions(columns: tuple[bool, bool]) -> None:
     check(a, integers(40, 68, dtype=np.float32, seed=1, columns=columns[1]))
 
 
+def test_divided_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stream-K: four tiles of 16 slices for three blocks; they share the last one, 6 slices for each."""
+    monkeypatch.setattr(matrices, "BLOCKS", 3)
+    a, b, bias = integers(136, 512), integers(512, 144, seed=1), integers(144, seed=2)
+    listed = {row.name: row for row in gpu.algorithms("matmul_forward", a, b, None, bias)}
+    assert listed["tensor_core"].workspace_bytes == 3 * 128 * 128 * 4
+    y = gpu.matmul_forward(a, b, None, bias, algorithm="tensor_core")
+    same(y, wide(a) @ wide(b) + wide(bias))
+
+
 @pytest.mark.parametrize("word", ["float16", "float32"])
 def test_large_tiles(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tile = matrices.LARGE if word == "float16" else matrices.LARGE_CUDA

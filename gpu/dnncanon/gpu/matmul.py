@@ -94,6 +94,50 @@ def _implementation(
     return Implementation(name, run, workspace_bytes, refusal, numerics=numerics)
 
 
+def _wgmma() -> Implementation[MatmulProblem]:
+    """Hopper's own instructions for 16-bit types."""
+
+    def word_of(p: MatmulProblem) -> str | None:
+        return p.dtype if p.dtype in ("float16", "bfloat16") and p.b_dtype == p.dtype else None
+
+    def refusal(layouts: Layouts[MatmulProblem]) -> str | None:
+        from dnncanon.gpu.kernels.tile import pipelined_matrices
+
+        p, inputs = layouts.problem, layouts.inputs
+        if word_of(p) is None:
+            return f"does not multiply {p.dtype} by {p.b_dtype}"
+        addresses = [getattr(inputs[name], "pointer", 0) for name in ("a", "b")]
+        return pipelined_matrices.refusal(_matrices(layouts, word_of), (addresses[0], addresses[1]))
+
+    def workspace_bytes(layouts: Layouts[MatmulProblem]) -> int:
+        from dnncanon.gpu.kernels.tile import pipelined_matrices
+
+        return pipelined_matrices.workspace_bytes(_matrices(layouts, word_of))
+
+    def pays(layouts: Layouts[MatmulProblem]) -> bool:
+        from dnncanon.gpu.kernels.tile import pipelined_matrices
+
+        return pipelined_matrices.pays(_matrices(layouts, word_of))
+
+    def run(launch: Launch[MatmulProblem]) -> None:
+        from dnncanon.gpu.kernels.tile import pipelined_matrices
+
+        m = _matrices(launch.plan, word_of)
+        a, b = launch.inputs["a"], launch.inputs["b"]
+        first, second = (b, a) if m.flipped else (a, b)
+        pipelined_matrices.multiply(
+            m,
+            first,
+            second,
+            launch.outputs["y"],
+            _epilogue(launch),
+            launch.workspace,
+            launch.stream,
+        )
+
+    return Implementation("wgmma", run, workspace_bytes, refusal, pays)
+
+
 def _epilogue(launch: Launch[MatmulProblem]) -> Any:
     from dnncanon.gpu.kernels.tile.matrices import Epilogue
 
@@ -109,6 +153,7 @@ def _epilogue(launch: Launch[MatmulProblem]) -> Any:
 
 def _implementations() -> Sequence[Implementation[MatmulProblem]]:
     return (
+        _wgmma(),
         _implementation("tensor_core", _on_tensor_cores),
         *(
             _implementation(f"tensor_core_{word}", _float32_as(word), numerics=word)

@@ -198,7 +198,7 @@ class GpuPrimitive(Generic[Problem]):
         arrays = {name: output.array for name, output in outputs.items()}
         layouts = Layouts(call, inputs, arrays)
         plan = self._plan(layouts)
-        chosen = self._choose(plan, self._preferred(layouts, algorithm, math), math)
+        chosen = self._choose(plan, self._preferred(layouts, plan, algorithm, math), math)
         memory = operands.workspace(workspace, chosen.workspace_bytes(plan))
         launch = Launch(call, plan, inputs, arrays, memory, operands.stream)
         return Decided(chosen, launch, outputs)
@@ -217,7 +217,7 @@ class GpuPrimitive(Generic[Problem]):
         """What there is to compute a call: first what "auto" chooses."""
         layouts = self.layouts(*tensors, **attributes)
         plan = self._plan(layouts)
-        chosen = self._choose(plan, self._preferred(layouts, "auto", "ieee"), "ieee")
+        chosen = self._choose(plan, self._preferred(layouts, plan, "auto", "ieee"), "ieee")
         rows = sorted(self.implementations, key=lambda implementation: implementation is not chosen)
         numerics = self.primitive.numerics(layouts.call.dtype)[0]
         return [_row(implementation, plan, numerics) for implementation in rows]
@@ -237,15 +237,17 @@ class GpuPrimitive(Generic[Problem]):
                 f"{self.primitive.name}: algorithm={algorithm!r}; pass one of {', '.join(known)}"
             )
 
-    def _preferred(self, layouts: Layouts[Problem], algorithm: str, math: str) -> str:
-        """For "auto" the algorithm that was measured to be the fastest, if one was and is still here."""
+    def _preferred(self, layouts: Layouts[Problem], plan: Any, algorithm: str, math: str) -> str:
+        """For "auto" the algorithm that was measured to be the fastest, if one was and takes the call."""
         if algorithm != "auto" or len(self.implementations) == 1:
             return algorithm
         from dnncanon.gpu import tuning
 
-        known = {one.name for one in self.implementations if one.numerics in (None, math)}
         measured = tuning.preferred(layouts, math)
-        return measured if measured in known else algorithm
+        known = [one for one in self.implementations if one.name == measured]
+        # It was measured for arrays of these strides, but not of these addresses.
+        takes = [one for one in known if one.numerics in (None, math) and not one.refusal(plan)]
+        return takes[0].name if takes else algorithm
 
     def _check_math(self, call: Call[Any], math: str) -> None:
         name, classes = self.primitive.name, call.primitive.numerics(call.dtype)

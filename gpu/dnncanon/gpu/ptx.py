@@ -519,6 +519,14 @@ cp_async_16_fill = _thread(
     "cp.async.cg.shared.global [$0], [$1], 16, $2;", "", "rlr", copy_ops.cp_async_fill(16)
 )
 """cp_async_16_fill(shared, global, n): copy n ≤ 16 bytes, and zeros for the rest."""
+cp_async_4_if = _thread(
+    "{ .reg .pred p; setp.eq.u32 p, $2, 0; cp.async.ca.shared.global [$0], [$1], 4, p; }",
+    "", "rlr", copy_ops.cp_async_if(4),
+)  # fmt: skip
+cp_async_8_if = _thread(
+    "{ .reg .pred p; setp.eq.u32 p, $2, 0; cp.async.ca.shared.global [$0], [$1], 8, p; }",
+    "", "rlr", copy_ops.cp_async_if(8),
+)  # fmt: skip
 cp_async_16_if = _thread(
     "{ .reg .pred p; setp.eq.u32 p, $2, 0; cp.async.cg.shared.global [$0], [$1], 16, p; }",
     "", "rlr", copy_ops.cp_async_if(16),
@@ -675,6 +683,12 @@ tensor_load_4d = _tensor_load(4)
 tensor_load_5d = _tensor_load(5)
 
 
+fence_tensor_map = _thread(
+    "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "", "l", async_ops.tensor_map_fence
+)
+"""fence_tensor_map(address of a descriptor in global memory): before the block's first copy by it."""
+
+
 def _tensor_store(rank: int) -> Any:
     coordinates = ", ".join(f"${i}" for i in range(1, 1 + rank))
     text = (
@@ -796,6 +810,20 @@ def wgmma_descriptor(typing: Any, address: Any, leading: Any, stride: Any, swizz
         return total
 
     return types.uint64(address, leading, stride, swizzle), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_registers(typing: Any, array: Any, values: Any) -> Any:
+    """store_registers(array of a thread, tuple): array[i] = values[i] for each of the tuple."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _data_pointer(context, builder, signature.args[0], arguments[0])
+        for i in range(len(values)):
+            place = builder.gep(data, [ir.Constant(ir.IntType(64), i)])
+            builder.store(builder.extract_value(arguments[1], i), place)
+        return context.get_dummy_value()
+
+    return types.void(array, values), codegen
 
 
 # --------------------------------------------------------------------------------------------------

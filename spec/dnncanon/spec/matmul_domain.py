@@ -295,6 +295,17 @@ def _layouts(pair: tuple[str, str]) -> Iterator[Boundary]:
         yield Boundary(f"gaps of {gap}", call(Sizes(16, 24, 32), pair, layouts=layouts))
     far = call(Sizes(3, 4, 5), pair, layouts=(Layout(columns=True, gap=2**29), _ROWS))
     yield Boundary("columns 2^29 apart", far)
+    # Of whole chunks: more than half a tile, many slices of the depth, and tiles that do not fill a wave.
+    for name, sizes in (("rows", Sizes(72, 8, 24)), ("columns", Sizes(8, 72, 24))):
+        layouts = _COLUMNS, _ROWS
+        yield Boundary(f"72 {name}, along the lines", call(sizes, pair, layouts=layouts))
+    deep = call(Sizes(5, 8, 328), pair, layouts=(_ROWS, _COLUMNS))
+    yield Boundary("328 terms, along the depth", deep)
+    several = Sizes(264, 136, 1040)
+    for name, layouts in (("lines", (_COLUMNS, _ROWS)), ("depth", (_ROWS, _COLUMNS))):
+        yield Boundary(
+            f"several deep tiles, along the {name}", call(several, pair, layouts=layouts)
+        )
 
 
 # --- A product for each group of rows -------------------------------------------------------------

@@ -16,6 +16,7 @@ from dnncanon.gpu.runtime.errors import DeviceError
 from dnncanon.gpu.runtime.interop import Operands, Output, describe
 from dnncanon.gpu.runtime.launching import MAX_GRID, Kernel, blocks_for, kernel, launch
 from dnncanon.gpu.runtime.selection import Device, device, has_gpu
+from dnncanon.gpu.runtime.tensor_map import TensorLayout, TensorMap
 
 __all__ = [
     "MAX_GRID",
@@ -26,6 +27,8 @@ __all__ = [
     "Operands",
     "Output",
     "Strided",
+    "TensorLayout",
+    "TensorMap",
     "View",
     "as_strided",
     "blocks_for",

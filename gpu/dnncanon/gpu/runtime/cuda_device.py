@@ -10,10 +10,12 @@ import numpy as np
 from numba import cuda
 from numba.cuda.cudadrv import devicearray, driver
 
+from dnncanon.gpu.runtime import cuda_tensor_map
 from dnncanon.gpu.runtime.cuda_kernels import BoundLaunch, captured, dispatcher_of
 from dnncanon.gpu.runtime.launching import Kernel
 from dnncanon.gpu.runtime.memory import storage_of
 from dnncanon.gpu.runtime.streams import stream_handle
+from dnncanon.gpu.runtime.tensor_map import TensorLayout
 
 STATIC_LIMIT = 48 * 1024
 """Bytes of dynamic shared memory that a launch may have without asking for more."""
@@ -29,6 +31,7 @@ class CudaDevice:
         name = current.name
         self.name = name.decode() if isinstance(name, bytes) else str(name)
         self.index = int(current.id)
+        self.capability = (int(current.compute_capability[0]), int(current.compute_capability[1]))
         self._dispatchers: dict[Kernel, Any] = {}
         self._shared_bytes: dict[tuple[Kernel, Any], int] = {}
 
@@ -60,6 +63,9 @@ class CudaDevice:
         return devicearray.DeviceNDArray(
             shape=(count,), strides=(storage.itemsize,), dtype=storage, gpu_data=memory
         )
+
+    def tensor_map(self, pointer: int, layout: TensorLayout) -> Any:
+        return cuda_tensor_map.descriptor(pointer, layout)
 
     def launch(
         self,

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from dnncanon.gpu import emulator
+from dnncanon.gpu.emulator.compiler.acquire import COMPUTE_CAPABILITY
 from dnncanon.gpu.runtime.launching import Kernel
 from dnncanon.gpu.runtime.memory import host_view
 from dnncanon.gpu.runtime.selection import Mode
+from dnncanon.gpu.runtime.tensor_map import TensorLayout
 
 ALIGNMENT = 256
 """Of allocations, as the CUDA driver's; kernels and profiles may count on it."""
@@ -21,6 +23,7 @@ class EmulatedDevice:
 
     is_host = True
     index = 0
+    capability = COMPUTE_CAPABILITY
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
@@ -44,6 +47,10 @@ class EmulatedDevice:
         if read_only:
             words.flags.writeable = False
         return words
+
+    def tensor_map(self, pointer: int, layout: TensorLayout) -> Any:
+        words = host_view(pointer, np.dtype(f"u{layout.itemsize}"), layout.extents, layout.strides)
+        return emulator.TensorMap(words, layout.box, layout.swizzle)
 
     def launch(
         self,

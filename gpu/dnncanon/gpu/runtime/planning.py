@@ -14,6 +14,7 @@ import numpy as np
 from dnncanon.gpu.runtime.array import DeviceArray
 from dnncanon.gpu.runtime.launching import Kernel
 from dnncanon.gpu.runtime.selection import Device
+from dnncanon.gpu.runtime.tensor_map import TensorLayout
 
 ALIGNMENT = 16
 """Bytes: addresses keep their alignment up to this, the widest word that a kernel may move at once."""
@@ -42,8 +43,22 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedMap:
+    """A kernel's argument: the map of a tensor whose first element is ``offset`` bytes from an array's."""
+
+    array: str
+    offset: int
+    layout: TensorLayout
+
+    def of(self, arrays: Mapping[str, DeviceArray]) -> Any:
+        """What the kernel receives for these arrays."""
+        array = arrays[self.array]
+        return array.device.tensor_map(array.pointer + self.offset, self.layout)
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedLaunch:
-    """A launch whose arguments are spans, numbers and tuples of both."""
+    """A launch whose arguments are spans, tensor maps, numbers and tuples of them."""
 
     kernel: Kernel
     grid: tuple[int, int, int]
@@ -83,6 +98,10 @@ class PlanningDevice:
         name, first = self._arrays[pointer // _REGION]
         return Span(name, pointer - first, count, storage, read_only)
 
+    def tensor_map(self, pointer: int, layout: TensorLayout) -> PlannedMap:
+        name, first = self._arrays[pointer // _REGION]
+        return PlannedMap(name, pointer - first, layout)
+
     def launch(
         self,
         kernel: Kernel,
@@ -108,11 +127,11 @@ def _check_planned(kernel: Kernel, args: tuple[Any, ...]) -> None:
     for arg in args:
         if isinstance(arg, tuple):
             _check_planned(kernel, arg)
-        elif not isinstance(arg, Span | int | float | np.generic):
+        elif not isinstance(arg, Span | PlannedMap | int | float | np.generic):
             raise AssertionError(f"{kernel.name} was given {arg!r}, which no plan can hold")
 
 
 def _bound(arg: Any, arrays: Mapping[str, DeviceArray]) -> Any:
-    if isinstance(arg, Span):
+    if isinstance(arg, Span | PlannedMap):
         return arg.of(arrays)
     return tuple(_bound(each, arrays) for each in arg) if isinstance(arg, tuple) else arg

@@ -45,6 +45,13 @@ class Device(Protocol):
     ) -> Any:
         """The kernel argument for ``count`` storage words at ``pointer``."""
 
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability for which kernels are compiled."""
+
+    def tensor_map(self, pointer: int, layout: Any) -> Any:
+        """The kernel argument for a tensor map: the first element's address and a ``TensorLayout``."""
+
     def launch(
         self,
         kernel: Any,

@@ -86,7 +86,8 @@ class Inspection:
         """The loop with the most arithmetic for each of its instructions; without loops, all of the kernel.
 
         Where less than half of every loop is arithmetic, a loop that moves global memory is hotter than
-        one that does not: it goes over the data, the other over a few partial results.
+        one that does not: it goes over the data, the other over a few partial results. What tensor cores
+        multiply may have been moved by others.
         """
         return max(self.loops, key=_heat, default=self.program)
 
@@ -116,8 +117,9 @@ class Inspection:
 def _heat(loop: Code) -> tuple[bool, bool, float, float]:
     work, moved = sum(map(operations, loop)), sum(map(global_bytes, loop))
     arithmetic = sum(operations(instruction) > 0 for instruction in loop)
-    computes = 2 * arithmetic >= len(loop) or loop.count(*TENSOR) > 0
-    return computes, moved > 0, work / len(loop), moved / len(loop)
+    multiplies = loop.count(*TENSOR) > 0
+    computes = 2 * arithmetic >= len(loop) or multiplies
+    return computes, multiplies or moved > 0, work / len(loop), moved / len(loop)
 
 
 def _words(mix: Iterable[tuple[str, int]]) -> str:

@@ -13,6 +13,7 @@ from dnncanon.gpu.emulator.launching.arguments import argument_type
 from dnncanon.gpu.runtime.emulated_device import EmulatedDevice
 from dnncanon.gpu.runtime.launching import Kernel
 from dnncanon.gpu.runtime.selection import using
+from dnncanon.gpu.runtime.tensor_map import TensorLayout
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class RecordingDevice(EmulatedDevice):
         return super().flat(
             pointer, count, storage
         )  # a GPU has no types for memory to be read only
+
+    def tensor_map(self, pointer: int, layout: TensorLayout) -> Any:
+        return np.zeros(128, np.uint8)
 
     def launch(
         self,

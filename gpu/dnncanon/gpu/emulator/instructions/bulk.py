@@ -413,6 +413,11 @@ def proxy_fence(thread: ptr(Thread), site: u32) -> void:
     thread.proxy_fences += 1
 
 
+@native("emu.tensor_map_fence", inline=True)
+def tensor_map_fence(thread: ptr(Thread), site: u32, address: u64) -> void:
+    """fence.proxy.tensormap: descriptors are written before a launch, so here they are always seen."""
+
+
 # ---- Reductions and elections over a warp
 @cache
 def redux(operation: str) -> NativeFunction:

@@ -7,7 +7,7 @@ from where adjacent threads take adjacent columns: every sector of the output is
 likewise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +17,7 @@ from dnncanon.gpu.kernels import activation
 from dnncanon.gpu.kernels.choosing import chosen
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.tile import words
-from dnncanon.gpu.kernels.tile.shape import Tile
+from dnncanon.gpu.kernels.tile.shape import CHUNK, Tile
 from dnncanon.gpu.kernels.unrolled import unrolled
 from dnncanon.gpu.runtime.device_code import cuda, device_function, types
 
@@ -104,12 +104,31 @@ class Output:
     start_of_row: Callable[[Any, Any], Any] = strided_row
 
 
+def adjacent_elements(first: int, itemsize: int, near: int, far: Iterable[int], extent: int) -> int:
+    """``count`` for an output: a chunk where rows are whole chunks at multiples of 16 bytes, else 1.
+
+    ``first`` is the address of its first element, ``near`` and ``extent`` are of a row, ``far`` the strides
+    of all other dims with more than one element.
+    """
+    count = CHUNK // itemsize
+    aligned = first % CHUNK == 0 and all(stride % count == 0 for stride in far)
+    return count if near == 1 and aligned and extent % count == 0 else 1
+
+
+@device_function
+def _meet() -> None:
+    cuda.syncthreads()
+
+
 @cache
-def drain(unit: Any, store_strip: Any, row_of_strip: Any, output: Output) -> Callable[..., None]:
+def drain(
+    unit: Any, store_strip: Any, row_of_strip: Any, output: Output, meet: Callable[[], None] = _meet
+) -> Callable[..., None]:
     """drain(sums, staging, thread, origin, limits, y, places, extras): write a tile.
 
     ``origin`` is its first row and column, ``limits`` are rows and columns of y; ``places`` those of y, of C,
     as ``start_of_row`` takes them, and of the bias: (first element, (stride of columns, stride of rows)).
+    ``meet`` is the barrier of the threads that write: of all of the block, if nothing else is said.
     """
     pitch, strips = _pitch(unit), _strips(unit)
     store, row_of = store_strip(unit, strips, pitch), row_of_strip(unit, strips)
@@ -127,9 +146,9 @@ def drain(unit: Any, store_strip: Any, row_of_strip: Any, output: Output) -> Cal
         extras: Any,
         strip: Any,
     ) -> None:
-        cuda.syncthreads()
+        meet()
         store(sums, staging, thread, strip)
-        cuda.syncthreads()
+        meet()
         write(strip, staging, thread, origin, limits, y, places, extras)
 
     return unrolled(drain_strip, times=strips, arguments=8)
@@ -145,8 +164,9 @@ def _pitch(unit: Any) -> int:
 
 
 def _strips(unit: Any) -> int:
-    """Into how many the tile is divided, for each to have room in shared memory."""
-    return -(-unit.tile.rows * _pitch(unit) // ROOM)
+    """Into how many the tile is divided, for each to have room in shared memory: a power of two."""
+    least = -(-unit.tile.rows * _pitch(unit) // ROOM)
+    return 1 << int(least - 1).bit_length()
 
 
 @cache
@@ -159,6 +179,29 @@ def _write_strip(
     rows, across = tile.rows // strips, tile.columns // count
     chunks, threads, pitch = rows * across, tile.threads, tile.columns * itemsize + PADDING
     store_chunk, append = ptx.store_chunk(count), ptx.chunk_append(count)
+    lanes = min(rows, threads)
+
+    @device_function
+    def store(
+        staging: Any, down: Any, within: Any, column: Any, y: Any, places: Any, at: Any, extras: Any
+    ) -> None:
+        """A chunk of the row that starts at ``at`` = (in y, in C, in the bias)."""
+        y_at, c_at, bias_at = places
+        words_at = staging + _uint32(down * pitch + within * itemsize)
+        at_c, at_bias = at[1] + column * c_at[1][0], at[2] + column * bias_at[1][0]
+        chunk = (_uint64(0), _uint64(0))
+        for element in range(count):
+            total = load(words_at + _uint32(element * itemsize))
+            word = finish(total, at_c, at_bias, extras)
+            chunk = append(y, chunk, word)
+            at_c += c_at[1][0]
+            at_bias += bias_at[1][0]
+        store_chunk(y, _int64(at[0] + column * y_at[1][0]), chunk)
+
+    @device_function
+    def starts(places: Any, row: Any) -> Any:
+        y_at, c_at, bias_at = places
+        return start_of_row(y_at, row), start_of_row(c_at, row), bias_at[0] + row * bias_at[1][1]
 
     @device_function
     def write(
@@ -171,25 +214,33 @@ def _write_strip(
         places: Any,
         extras: Any,
     ) -> None:
-        y_at, c_at, bias_at = places
         for position in range(thread, chunks, threads):
             down, within = position // across, position % across * count
-            if by_rows:
-                down, within = position % rows, position // rows * count
             row, column = origin[0] + row_of(strip, down), origin[1] + within
             if (row < limits[0]) & (column < limits[1]):
-                at = staging + _uint32(down * pitch + within * itemsize)
-                at_c = start_of_row(c_at, row) + column * c_at[1][0]
-                at_bias = bias_at[0] + row * bias_at[1][1] + column * bias_at[1][0]
-                chunk = (_uint64(0), _uint64(0))
-                for element in range(count):
-                    total = load(at + _uint32(element * itemsize))
-                    word = finish(total, at_c, at_bias, extras)
-                    chunk = append(y, chunk, word)
-                    at_c += c_at[1][0]
-                    at_bias += bias_at[1][0]
-                start = start_of_row(y_at, row)
-                if start >= 0:
-                    store_chunk(y, _int64(start + column * y_at[1][0]), chunk)
+                at = starts(places, row)
+                if at[0] >= 0:
+                    store(staging, down, within, column, y, places, at, extras)
 
-    return write
+    @device_function
+    def write_by_rows(
+        strip: Any,
+        staging: Any,
+        thread: Any,
+        origin: Any,
+        limits: Any,
+        y: Any,
+        places: Any,
+        extras: Any,
+    ) -> None:
+        """A thread keeps to a row, whose start takes divisions."""
+        for down in range(thread % lanes, rows, lanes):
+            row = origin[0] + row_of(strip, down)
+            if row < limits[0]:
+                at = starts(places, row)
+                for k in range(thread // lanes, across, threads // lanes):
+                    column = origin[1] + k * count
+                    if (column < limits[1]) & (at[0] >= 0):
+                        store(staging, down, k * count, column, y, places, at, extras)
+
+    return write_by_rows if by_rows else write

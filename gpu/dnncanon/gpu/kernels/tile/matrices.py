@@ -12,8 +12,9 @@ from dnncanon.gpu.kernels.plan import BLOCKS
 from dnncanon.gpu.kernels.tile import words
 from dnncanon.gpu.kernels.tile.cuda_core import CudaCore
 from dnncanon.gpu.kernels.tile.engine import BATCH_RANK, Product, tile_product
-from dnncanon.gpu.kernels.tile.epilogue import Output, activations
+from dnncanon.gpu.kernels.tile.epilogue import Output, activations, adjacent_elements, staging_bytes
 from dnncanon.gpu.kernels.tile.parts import sum_parts
+from dnncanon.gpu.kernels.tile.pieces import product_of_pieces
 from dnncanon.gpu.kernels.tile.shape import CHUNK, Tile
 from dnncanon.gpu.kernels.tile.slices import (
     Fetch,
@@ -21,6 +22,7 @@ from dnncanon.gpu.kernels.tile.slices import (
     chunks_of_matrix,
     elements_of_matrix,
 )
+from dnncanon.gpu.kernels.tile.stream_k import Shares, divided_product, finished_product
 from dnncanon.gpu.kernels.tile.tensor_core import TensorCore
 from dnncanon.gpu.runtime import (
     DeviceArray,
@@ -65,7 +67,8 @@ class Matrix:
 class Matrices:
     """A batch of products: extents, and where everything is. ``word`` is what is multiplied.
 
-    ``flipped`` says that yᵀ = bᵀ·aᵀ is computed, of which a, b and y are the operands here.
+    ``flipped`` says that yᵀ = bᵀ·aᵀ is computed, of which a, b and y are the operands here. The sums go over
+    so many ``pieces`` of the depth, which are ``steps`` apart in a and in b.
     """
 
     word: str
@@ -77,6 +80,8 @@ class Matrices:
     b: Matrix
     y: Matrix
     flipped: bool = False
+    pieces: int = 1
+    steps: tuple[int, int] = (0, 0)
 
     def along_rows(self) -> "Matrices":
         """The same, or of transposed matrices, so that y's elements of a row are the nearer ones."""
@@ -84,7 +89,14 @@ class Matrices:
             return self
         a, b, y = self.b.transposed, self.a.transposed, self.y.transposed
         return replace(
-            self, rows=self.columns, columns=self.rows, a=a, b=b, y=y, flipped=not self.flipped
+            self,
+            rows=self.columns,
+            columns=self.rows,
+            a=a,
+            b=b,
+            y=y,
+            flipped=not self.flipped,
+            steps=self.steps[::-1],
         )
 
     @property
@@ -123,14 +135,25 @@ def splits_for(m: Matrices, tile: Tile) -> int:
     """Into how many parts the depth is split, to fill a GPU."""
     blocks = max(1, m.members * tile.count(m.rows, m.columns))
     slices = -(-m.depth // tile.depth)
-    return max(1, min(BLOCKS // blocks, slices // LEAST_SLICES))
+    most = m.pieces if m.pieces > 1 else slices // LEAST_SLICES
+    return max(1, min(BLOCKS // blocks, most))
+
+
+def shares_for(m: Matrices, tile: Tile, *, tensor_core: bool) -> Shares:
+    """By stream-K, for products on tensor cores that have a tile for every second block and more."""
+    tiles, slices = m.members * tile.count(m.rows, m.columns), -(-m.depth // tile.depth)
+    if not tensor_core or m.pieces > 1 or splits_for(m, tile) > 1:
+        return Shares(BLOCKS, tiles, slices, tiles, 0)
+    return Shares.of(tiles, slices, BLOCKS)
 
 
 def workspace_bytes(m: Matrices, *, tensor_core: bool) -> int:
-    """The parts of a split depth."""
-    splits = splits_for(m, tile_for(m, tensor_core=tensor_core))
+    """The parts of a split depth, or of divided tiles."""
+    tile = tile_for(m, tensor_core=tensor_core)
+    splits = splits_for(m, tile)
     if splits == 1:
-        return 0
+        shares = shares_for(m, tile, tensor_core=tensor_core)
+        return shares.workspace_bytes(tile, _sum_dtype(m.word))
     return splits * m.members * m.rows * m.columns * words.itemsize(_sum_dtype(m.word))
 
 
@@ -203,7 +226,10 @@ def fetched(
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """y = activation(alpha·product + beta·c + bias); c and bias have y's element type."""
+    """y = activation(alpha·product + beta·c + bias); c and bias have y's element type.
+
+    c has the dims of y; a bias of one dim is by columns, one of more dims is broadcast to those of y.
+    """
 
     alpha: float = 1.0
     beta: float = 1.0
@@ -225,7 +251,11 @@ def multiply(
 ) -> None:
     """Launch the kernels. ``a`` and ``b`` are the operands of ``m``: exchanged if it is flipped."""
     tile = tile_for(m, tensor_core=tensor_core)
-    splits = splits_for(m, tile)
+    splits, shares = splits_for(m, tile), shares_for(m, tile, tensor_core=tensor_core)
+    if shares.divided:
+        assert workspace is not None
+        _launch_shares(m, tile, shares, a, b, y, epilogue, workspace, stream)
+        return
     if splits == 1:
         _launch_product(m, tile, 1, a, b, y, epilogue, stream, tensor_core=tensor_core)
         return
@@ -234,7 +264,7 @@ def multiply(
     parts = reinterpret(workspace, ELEMENTS[sum_dtype].dtype)
     into = replace(m, y=_dense(sum_dtype, m))
     _launch_product(into, tile, splits, a, b, parts, Epilogue(), stream, tensor_core=tensor_core)
-    c, bias, (c_at, bias_at), codes, scalars = _ends(m, y, epilogue)
+    c, bias, (c_at, bias_at), codes, scalars = ends(m, y, epilogue)
     extents = (*m.batch, m.rows, m.columns)
     origins = (y.origin, c_at.first, bias_at.first)
     strides = (*m.y.strides, *c_at.strides, *bias_at.strides)
@@ -260,6 +290,57 @@ def _dense(dtype: str, m: Matrices) -> Matrix:
     return Matrix(dtype, (m.batch[1] * m.batch[2] * size, m.batch[2] * size, size), m.columns, 1)
 
 
+def _product(
+    m: Matrices, tile: Tile, a: DeviceArray, b: DeviceArray, y: DeviceArray, *, tensor_core: bool
+) -> Product:
+    """What the kernel is compiled for."""
+    far_a, far_b = (*m.a.batch, m.steps[0]), (*m.b.batch, m.steps[1])
+    left = Operand(a, m.a.dtype, m.rows, m.depth, m.a.rows, m.a.columns, far_a)
+    right = Operand(b, m.b.dtype, m.columns, m.depth, m.b.columns, m.b.rows, far_b)
+    slice_a, fetch_a = fetched(left, tile.rows, tile, m.word, tensor_core=tensor_core)
+    slice_b, fetch_b = fetched(right, tile.columns, tile, m.word, tensor_core=tensor_core)
+    unit = (TensorCore if tensor_core else CudaCore)(m.word, tile, slice_a, slice_b)
+    # Where both operands come element by element, wide stores would not be noticed either.
+    wide = fetch_a.in_chunks or fetch_b.in_chunks
+    output = Output(m.y.dtype, m.y.dtype, chunk_of_output(m, y) if wide else 1)
+    return Product(unit, fetch_a, fetch_b, output)
+
+
+def _launch_shares(
+    m: Matrices,
+    tile: Tile,
+    shares: Shares,
+    a: DeviceArray,
+    b: DeviceArray,
+    y: DeviceArray,
+    epilogue: Epilogue,
+    workspace: DeviceArray,
+    stream: object,
+) -> None:
+    """By stream-K: the product, and what adds the parts of divided tiles."""
+    product = _product(m, tile, a, b, y, tensor_core=True)
+    parts = reinterpret(workspace, ELEMENTS[product.unit.sum_dtype].dtype)
+    c, bias, (c_at, bias_at), codes, scalars = ends(m, y, epilogue)
+    written = (y, c, bias, parts, (m.rows, m.columns, m.depth), shares.argument, m.batch)
+    origins = (y.origin, c_at.first, bias_at.first)
+    strides = (*m.y.batch, *c_at.batch, *bias_at.batch)
+    near_and_far = (
+        (m.y.columns, m.y.rows),
+        (c_at.columns, c_at.rows),
+        (bias_at.columns, bias_at.rows),
+    )
+    ends_of_y = (*near_and_far, codes, scalars)
+    operands = ((m.a.rows, m.a.columns), (m.b.columns, m.b.rows))
+    placed = ((a.origin, b.origin, *origins), (*m.a.batch, *m.b.batch, *strides), *operands)
+    args = (a, b, *written, *placed, *ends_of_y)
+    nbytes = product.shared_bytes
+    function = divided_product(product)
+    launch(function, shares.blocks, tile.threads, args, shared_bytes=nbytes, stream=stream)
+    rest = (*written, origins, strides, *ends_of_y)
+    function, nbytes = finished_product(product), staging_bytes(product.unit)
+    launch(function, shares.divided, tile.threads, rest, shared_bytes=nbytes, stream=stream)
+
+
 def _launch_product(
     m: Matrices,
     tile: Tile,
@@ -272,28 +353,20 @@ def _launch_product(
     *,
     tensor_core: bool,
 ) -> None:
-    left = Operand(a, m.a.dtype, m.rows, m.depth, m.a.rows, m.a.columns, m.a.batch)
-    right = Operand(b, m.b.dtype, m.columns, m.depth, m.b.columns, m.b.rows, m.b.batch)
-    slice_a, fetch_a = fetched(left, tile.rows, tile, m.word, tensor_core=tensor_core)
-    slice_b, fetch_b = fetched(right, tile.columns, tile, m.word, tensor_core=tensor_core)
-    unit = (TensorCore if tensor_core else CudaCore)(m.word, tile, slice_a, slice_b)
-    # Where both operands come element by element, wide stores would not be noticed either.
-    wide = fetch_a.in_chunks or fetch_b.in_chunks
-    output = Output(m.y.dtype, m.y.dtype, _chunk_of_output(m, y) if wide else 1)
-    product = Product(unit, fetch_a, fetch_b, output)
-    c, bias, (c_at, bias_at), codes, scalars = _ends(m, y, epilogue)
+    product = _product(m, tile, a, b, y, tensor_core=tensor_core)
+    c, bias, (c_at, bias_at), codes, scalars = ends(m, y, epilogue)
     args = (
         a,
         b,
         y,
         c,
         bias,
-        (m.rows, m.columns, m.depth, splits),
+        (m.rows, m.columns, m.depth, splits, *((m.pieces, *m.steps) if m.pieces > 1 else ())),
         m.batch,
         (a.origin, b.origin, y.origin, c_at.first, bias_at.first),
         (*m.a.batch, *m.b.batch, *m.y.batch, *c_at.batch, *bias_at.batch),
-        (left.line_stride, left.depth_stride),
-        (right.line_stride, right.depth_stride),
+        (m.a.rows, m.a.columns),
+        (m.b.columns, m.b.rows),
         (m.y.columns, m.y.rows),
         (c_at.columns, c_at.rows),
         (bias_at.columns, bias_at.rows),
@@ -302,14 +375,9 @@ def _launch_product(
         scalars,
     )
     blocks = m.members * splits * tile.count(m.rows, m.columns)
-    launch(
-        tile_product(product),
-        blocks_for(blocks, 1),
-        tile.threads,
-        args,
-        shared_bytes=product.shared_bytes,
-        stream=stream,
-    )
+    function = (product_of_pieces if m.pieces > 1 else tile_product)(product)
+    nbytes = product.shared_bytes
+    launch(function, blocks_for(blocks, 1), tile.threads, args, shared_bytes=nbytes, stream=stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +397,7 @@ class Place:
 _NOWHERE = Place(0, (0,) * BATCH_RANK, 0, 0)
 
 
-def _ends(m: Matrices, y: DeviceArray, epilogue: Epilogue) -> Any:
+def ends(m: Matrices, y: DeviceArray, epilogue: Epilogue) -> Any:
     """c and bias, or y in their place; where they are; codes and scalars for ``finisher``."""
     c, bias = epilogue.c, epilogue.bias
     c_at = bias_at = _NOWHERE
@@ -338,17 +406,17 @@ def _ends(m: Matrices, y: DeviceArray, epilogue: Epilogue) -> Any:
         matrix = matrix.transposed if m.flipped else matrix
         c_at = Place(c.origin, matrix.batch, matrix.rows, matrix.columns)
     if bias is not None:
-        step = 0 if bias.size == 1 else bias.strides[0]
-        rows, columns = (step, 0) if m.flipped else (0, step)
-        bias_at = Place(bias.origin, _NOWHERE.batch, rows, columns)
+        rank_1 = bias.ndim == 1
+        of_row = replace(bias, shape=(1, *bias.shape), strides=(0, *bias.strides))
+        matrix = Matrix.of(m.y.dtype, of_row if rank_1 else bias)
+        matrix = matrix.transposed if m.flipped else matrix
+        bias_at = Place(bias.origin, matrix.batch, matrix.rows, matrix.columns)
     code = activations(_sum_dtype(m.word))[1][epilogue.activation]
     codes = (int(c is not None), int(bias is not None), code)
     return c or y, bias or y, (c_at, bias_at), codes, (epilogue.alpha, epilogue.beta)
 
 
-def _chunk_of_output(m: Matrices, y: DeviceArray) -> int:
+def chunk_of_output(m: Matrices, y: DeviceArray) -> int:
     """How many elements of a row of y one store takes."""
-    count = CHUNK // y.dtype.itemsize
-    strides = (*m.y.batch, m.y.rows if m.rows > 1 else 0)
-    aligned = y.pointer % CHUNK == 0 and all(stride % count == 0 for stride in strides)
-    return count if m.y.columns == 1 and aligned and m.columns % count == 0 else 1
+    far = (*m.y.batch, m.y.rows if m.rows > 1 else 0)
+    return adjacent_elements(y.pointer, y.dtype.itemsize, m.y.columns, far, m.columns)

@@ -6,7 +6,7 @@ from typing import Any
 from dnncanon.gpu.kernels.moving import fill
 from dnncanon.gpu.kernels.tile.cuda_core import CudaCore
 from dnncanon.gpu.kernels.tile.engine import Product
-from dnncanon.gpu.kernels.tile.epilogue import Output, strided_row
+from dnncanon.gpu.kernels.tile.epilogue import Output, adjacent_elements, strided_row
 from dnncanon.gpu.kernels.tile.groups import (
     gathered_chunks,
     gathered_elements,
@@ -17,7 +17,7 @@ from dnncanon.gpu.kernels.tile.groups import (
     scattered_row,
 )
 from dnncanon.gpu.kernels.tile.matrices import SMALL, SMALL_CUDA, Operand, fetched
-from dnncanon.gpu.kernels.tile.shape import CHUNK, Tile
+from dnncanon.gpu.kernels.tile.shape import Tile
 from dnncanon.gpu.kernels.tile.slices import Fetch, Slice, word_mover
 from dnncanon.gpu.kernels.tile.tensor_core import TensorCore
 from dnncanon.gpu.runtime import DeviceArray, blocks_for, launch
@@ -109,10 +109,8 @@ def _gathered(x: Operand, layout: Slice, tile: Tile, word: str) -> tuple[Slice, 
 
 def _count(y: DeviceArray) -> int:
     """How many elements of a row of y one store takes."""
-    count = CHUNK // y.dtype.itemsize
-    far, near = y.strides[-2:]
-    aligned = y.pointer % CHUNK == 0 and all(s % count == 0 for s in (far, *y.strides[:-2]))
-    return count if near == 1 and aligned and y.shape[-1] % count == 0 else 1
+    *far, near = y.strides
+    return adjacent_elements(y.pointer, y.dtype.itemsize, near, far, y.shape[-1])
 
 
 def _write_rows_left_out(
