@@ -3,7 +3,8 @@
     python gpu/benchmarks/traffic.py                     prints the tables
     python gpu/benchmarks/traffic.py --update FILE.md    puts them between the file's markers
 
-The first table has the calls of ``traffic_calls.txt``, layers of well-known networks. The second has, of each
+The first table has the calls of ``traffic_calls.txt``, layers of well-known networks, and for those that miss
+the target one of the reasons in ``traffic_reasons.toml``. The second has, of each
 primitive, the largest of some calls that the conformance suite would draw: nobody chose those. Both are run
 on the emulator in profile mode; figures are counts, the same on every machine.
 """
@@ -11,6 +12,8 @@ on the emulator in profile mode; figures are counts, the same on every machine.
 
 import argparse
 import os
+import re
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +28,10 @@ from dnncanon.gpu.profiling import profile
 from dnncanon.spec import Primitive, Scale, primitives
 
 CALLS = Path(__file__).with_name("traffic_calls.txt")
+REASONS = Path(__file__).with_name("traffic_reasons.toml")
+
+MOST, LEAST = 1.1, 0.95
+"""The target: what may move over the least, and the share of sectors that lanes ask for."""
 
 SCALE = Scale(batch=8, channels=128, extent=64, multiplications=1 << 21)
 DRAWS = 200
@@ -33,6 +40,7 @@ MOST_BYTES = 2 << 20
 MEMORY_BOUND = 16.0
 """Flops of the definition for each byte that must move, up to which a call is memory-bound."""
 
+WHY = "<!-- reasons: begin -->", "<!-- reasons: end -->"
 NETWORKS = "<!-- networks: begin -->", "<!-- networks: end -->"
 DRAWN = "<!-- drawn: begin -->", "<!-- drawn: end -->"
 
@@ -116,24 +124,76 @@ def _row(case: Case) -> Row:
     )
 
 
+# --- Why not less ---------------------------------------------------------------------------------
+
+
+def reasons() -> dict[str, Any]:
+    """Those of ``traffic_reasons.toml`` by name: what each ``says``, and which calls it is about."""
+    return tomllib.loads(REASONS.read_text(encoding="utf-8"))
+
+
+def why(row: Row) -> str:
+    """The name of the reason for which a call misses the target; nothing if it does not.
+
+    Raises LookupError for one without a reason: mend the kernel, or find out.
+    """
+    requested, dram, loads, stores = (
+        round(figure, 2) for figure in (row.requested, row.dram, row.loads, row.stores)
+    )
+    if max(requested, dram) <= MOST and min(loads, stores) >= LEAST:
+        return ""
+    for name, reason in reasons().items():
+        if row.primitive in reason["primitives"] and re.search(reason.get("calls", ""), row.call):
+            return name
+    raise LookupError(
+        f"{row.primitive} misses the target, and {REASONS.name} does not say why: {row}"
+    )
+
+
 # --- The tables -----------------------------------------------------------------------------------
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(rows: Iterable[Row], *, with_reasons: bool = False) -> str:
     """The figures in Markdown, worst first."""
-    lines = [
-        "| primitive | requests / least | DRAM / least | loads | stores | launches | least KiB | call |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    heads = [
+        "primitive",
+        "requests / least",
+        "DRAM / least",
+        "loads",
+        "stores",
+        "launches",
+        "least KiB",
     ]
+    numbers = len(heads) - 1
+    if with_reasons:
+        heads.append("why")
+    heads.append("call")
+    alignments = ["---", *["---:"] * numbers, *["---"] * (len(heads) - 1 - numbers)]
     worst_first = sorted(rows, key=lambda row: (row.dram, row.requested), reverse=True)
-    return "\n".join(lines + [line_of(row) for row in worst_first]) + "\n"
+    lines = [_cells(heads), _cells(alignments)]
+    lines += [line_of(row, with_reason=with_reasons) for row in worst_first]
+    return "\n".join(lines) + "\n"
 
 
-def line_of(r: Row) -> str:
-    return (
-        f"| {r.primitive} | {r.requested:.2f} | {r.dram:.2f} | {r.loads:.2f} | {r.stores:.2f} | "
-        f"{r.launches} | {r.least_bytes / 1024:,.0f} | `{r.call}` |"
-    )
+def line_of(r: Row, *, with_reason: bool = False) -> str:
+    """A line of the table."""
+    figures = [f"{number:.2f}" for number in (r.requested, r.dram, r.loads, r.stores)]
+    sizes = [str(r.launches), f"{r.least_bytes / 1024:,.0f}"]
+    reason = [why(r)] if with_reason else []
+    return _cells([r.primitive, *figures, *sizes, *reason, f"`{r.call}`"])
+
+
+def table_of_reasons() -> str:
+    """What each reason says."""
+    lines = [_cells(["why", "of", "floor"]), _cells(["---"] * 3)]
+    for name, reason in reasons().items():
+        of = ", ".join(f"`{primitive}`" for primitive in reason["primitives"])
+        lines.append(_cells([name, of, reason["says"].strip()]))
+    return "\n".join(lines) + "\n"
+
+
+def _cells(texts: Iterable[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -143,14 +203,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     chosen = options.primitive or list(functions())
     os.environ["DNNCANON_DEVICE"] = "emulator-profile"
-    networks = table(measure(c for c in network_calls() if c.primitive.name in chosen))
+    asked = (c for c in network_calls() if c.primitive.name in chosen)
+    networks = table(measure(asked), with_reasons=True)
     cases = (drawn_call(primitives()[name]) for name in chosen)
     drawn = table(measure(case for case in cases if case is not None))
     if not options.update:
         print(networks, drawn, sep="\n", end="")
         return
     page = options.update.read_text(encoding="utf-8")
-    page = updated(updated(page, networks, *NETWORKS), drawn, *DRAWN)
+    for text, markers in ((table_of_reasons(), WHY), (networks, NETWORKS), (drawn, DRAWN)):
+        page = updated(page, text, *markers)
     options.update.write_text(page, encoding="utf-8")
 
 

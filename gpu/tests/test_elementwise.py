@@ -229,6 +229,44 @@ def test_a_shape_that_does_not_broadcast_is_refused() -> None:
         elementwise(copied, (empty((3,), np.float32),), (empty((4,), np.float32),))
 
 
+# --- Inputs with another fastest dim than the output's --------------------------------------------
+
+
+def with_dims_turned(x: Array) -> DeviceArray:
+    """The same array, the first dim of which is the fastest in memory."""
+    strides = tuple(s // x.itemsize for s in np.asfortranarray(x).strides)
+    return as_strided(to_device(np.ascontiguousarray(x.T)), x.shape, strides)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (33, 65), (3, 40, 37), (2, 9, 3, 31)])
+def test_an_input_turned_around_beside_one_that_is_not(shape: tuple[int, ...]) -> None:
+    a, b = integers(shape, np.float32, 1), integers(shape, np.float32, 2)
+    y = empty(shape, np.float32)
+    elementwise(scaled_sum, (with_dims_turned(a), to_device(b)), (y,), (2.0,))
+    np.testing.assert_array_equal(y.to_host(), a + 2 * b)
+
+
+def test_inputs_turned_around_of_different_widths() -> None:
+    a, b = integers((40, 50), np.int8, 1), integers((40, 50), np.float64, 2)
+    y = empty((40, 50), np.float64)
+    elementwise(scaled_sum, tuple(map(with_dims_turned, (a, b))), (y,), (2.0,))
+    np.testing.assert_array_equal(y.to_host(), a + 2 * b)
+
+
+def test_the_index_counts_in_c_order_beside_an_input_turned_around() -> None:
+    x, y = np.zeros((12, 35), np.float32), empty((12, 35), np.float32)
+    elementwise(shifted_index, (with_dims_turned(x),), (y,), (0.0,), index=True)
+    np.testing.assert_array_equal(y.to_host(), np.arange(420.0).reshape(12, 35))
+
+
+def test_tiles_are_clean_in_check_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DNNCANON_DEVICE", "emulator-check")
+    a, b = integers((70, 45), np.float32, 1), integers((70, 45), np.float32, 2)
+    y = empty((70, 45), np.float32)
+    elementwise(scaled_sum, (with_dims_turned(a), to_device(b)), (y,), (2.0,))
+    np.testing.assert_array_equal(y.to_host(), a + 2 * b)
+
+
 # --- Races and uninitialised reads ----------------------------------------------------------------
 
 
@@ -283,6 +321,13 @@ def test_rows_with_gaps_are_moved_once() -> None:
 def test_of_what_is_broadcast_a_chunk_takes_one_element() -> None:
     x, channel = (to_device(np.zeros(shape, np.float32)) for shape in ((8, 16, 196), (16, 1)))
     assert moved_over_least((x, channel), (empty((8, 16, 196), np.float32),)) <= 1.05
+
+
+@pytest.mark.usefixtures("profiling")
+def test_an_input_turned_around_is_moved_once() -> None:
+    a, b = (np.zeros((256, 96), np.float32) for _ in range(2))
+    operands = with_dims_turned(a), to_device(b)
+    assert moved_over_least(operands, (empty(a.shape, np.float32),)) <= 1.01
 
 
 @pytest.mark.usefixtures("profiling")

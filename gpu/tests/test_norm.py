@@ -13,7 +13,9 @@ from dnncanon.gpu.runtime import View, empty, to_device
 
 Array = np.ndarray[Any, Any]
 
-each_dtype = pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+# The suite's quick level runs the others too, by the same kernels; here they cost CI a hundred seconds.
+_OTHERS = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float64", "bfloat16")]
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float16", *_OTHERS])
 each_layout = pytest.mark.parametrize(
     "channels_last", [False, True], ids=["dense", "channels last"]
 )

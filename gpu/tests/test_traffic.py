@@ -140,6 +140,26 @@ FIGURES: dict[str, tuple[tuple[str, tuple[Array, ...], dict[str, Any]], Moved]] 
         ("divisive_norm_backward", (ones(*IMAGES), ones(*IMAGES)), {"window": 3}),
         Moved(5.7, loads=0.84),
     ),
+    "gradient of an affine grid": (
+        ("affine_grid_backward", (ones(4, 32, 32, 2),), {}),
+        Moved(1.05, dram=1.02, stores=0.4),
+    ),
+    "what a batch norm's sums make": (
+        ("batch_norm_finalize", (ones(2, 4096), ones(2, 4096), *(ones(4096),) * 2), {"count": 49}),
+        Moved(1.0),
+    ),
+    "sums of a batch norm's gradients": (
+        (
+            "batch_norm_backward_weights",
+            (*(ones(4, 8, 28, 28),) * 2, *(ones(8),) * 3),
+            {},
+        ),
+        Moved(1.05, dram=1.02),
+    ),
+    "gradient of a bias": (
+        ("conv_backward_bias", (ones(4, 8, 56, 56),), {}),
+        Moved(1.05, dram=1.02),
+    ),
     "columns added up": (
         (
             "col2im",
@@ -206,4 +226,21 @@ def test_the_figures_of_a_row_are_those_of_its_call(traffic: ModuleType) -> None
     chosen = [c for c in traffic.network_calls() if c.primitive.name == "affine_grid_forward"]
     page = (GPU / "docs" / "traffic.md").read_text("utf-8")
     for row in traffic.measure(chosen):
-        assert traffic.line_of(row) in page
+        assert traffic.line_of(row, with_reason=True) in page
+
+
+def test_a_call_of_networks_that_misses_the_target_has_a_reason(traffic: ModuleType) -> None:
+    page = (GPU / "docs" / "traffic.md").read_text("utf-8")
+    begin, end = traffic.NETWORKS
+    lines = page.partition(begin)[2].partition(end)[0].strip().splitlines()[2:]
+    for line in lines:
+        primitive, requested, dram, loads, stores, _, _, why, _ = line.strip("| ").split(" | ", 8)
+        misses = max(float(requested), float(dram)) > 1.1 or min(float(loads), float(stores)) < 0.95
+        assert misses <= (why in traffic.reasons()), line
+        assert not why or primitive in traffic.reasons()[why]["primitives"]
+
+
+def test_a_call_that_misses_the_target_for_no_known_reason_is_refused(traffic: ModuleType) -> None:
+    row = traffic.Row("cast", "", 1 << 20, 1.0, 1.2, 1.0, 1.0, 1)
+    with pytest.raises(LookupError, match=r"cast misses the target, and traffic_reasons.toml"):
+        traffic.why(row)

@@ -22,6 +22,10 @@ from dnncanon.gpu.runtime import (
 from dnncanon.gpu.runtime.device_code import cuda, types
 
 THREADS = 128
+
+SECTOR = 32
+"""Bytes that memory moves at least. Stretches are as many elements, or multiples: none shares a sector."""
+
 _int64, _uint64 = types.int64, types.uint64
 
 
@@ -72,7 +76,7 @@ def _launch(
     out_at: tuple[int, int, int],
     stream: object,
 ) -> None:
-    stretch = max(1, -(-plan.length // splits))
+    stretch = max(1, -(-plan.length // (splits * SECTOR)) * SECTOR)
     rows = THREADS // plan.columns
     source_at = (plan.origin, plan.channel_stride, *plan.strides)
     args = (

@@ -3,8 +3,10 @@
 One engine serves all primitives that compute each output element from the input elements at the same
 index. Where all operands are dense, or inputs of one element for all, each thread moves chunks of up to 16
 bytes. So it does where the fastest dim alone is in one piece, as with gaps between rows, and with inputs that
-are broadcast: of those that do not move along that dim, a chunk takes one element. Any other strides take the
-strided kernel. Threads follow the first output's memory.
+are broadcast: of those that do not move along that dim, a chunk takes one element. Inputs with a fastest dim
+of their own go through tiles in shared memory (``elementwise_tiled``). Any other strides take the strided
+kernel. Threads follow the first output's memory.
+
 
     @device_function
     def scaled_sum(a, b, alpha):
@@ -19,6 +21,7 @@ from functools import cache
 from typing import Any
 
 from dnncanon.gpu import ptx
+from dnncanon.gpu.kernels import elementwise_tiled
 from dnncanon.gpu.kernels.lines import Signature, each, numbers, signature_of
 from dnncanon.gpu.kernels.strided import Space, broadcast_strides
 from dnncanon.gpu.runtime import DeviceArray, Kernel, blocks_for, kernel, launch, origin
@@ -79,6 +82,13 @@ def elementwise(
         args: tuple[Any, ...] = (*arrays, numbers(scalars), space.size)
         launch(dense(call, count, still), grid, THREADS, args, stream=stream)
         return
+    bases = tuple(map(origin, operands)) + (0,) * index
+    tiles = elementwise_tiled.Tiles.of(space, len(inputs))
+    if tiles is not None and elementwise_tiled.fit([inputs[k].dtype.name for k in tiles.across]):
+        args = (*arrays, numbers(scalars), *tiles.arguments, bases)
+        transposing = elementwise_tiled.tiled(call, tiles.across)
+        launch(transposing, min(BLOCKS, tiles.size), THREADS, args, stream=stream)
+        return
     chosen = strided(call)
     still = tuple(k for k in range(len(inputs)) if space.strides[k][-1] == 0)
     walking = [k for k in range(len(operands)) if k not in still]
@@ -86,7 +96,6 @@ def elementwise(
     if shared is None and _in_pieces(space, operands, walking, count, index=index):
         space, chosen = _in_chunks(space, count), chunked(call, count, still)
     grid = min(BLOCKS, blocks_for(space.size, THREADS))
-    bases = tuple(map(origin, operands)) + (0,) * index
     step = space.digits(grid * THREADS)
     args = (*arrays, numbers(scalars), space.size, space.extents, step, space.flat_strides, bases)
     launch(chosen, grid, THREADS, args, stream=stream)

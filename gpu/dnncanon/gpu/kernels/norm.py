@@ -76,13 +76,13 @@ SUMS = {1: SUM, 2: Monoid(("sum", "sum"), (0, 0), _both, add_pairs, as_it_is)}
 
 @cache
 def gradient_sums(kind: str, *, masked: bool, which: tuple[int, ...] = (0, 1)) -> Monoid:
-    """Σ g and Σ g·x̂, of dy, x, mean, inv_std, scale and, if ``masked`` by a ReLU, y; or ``which`` of them.
+    """Σ g and Σ g·x̂, of dy, x and, if ``masked`` by a ReLU, y, and mean, inv_std, scale; or ``which`` of them.
 
     g is γ·dy with the flag ``scaled``, else dy; without ``centred`` there is no mean. x̂ is not rounded by
     itself: of many elements that are alike all would be rounded in the same way.
     """
     lift = f"""
-def lift(dy, x, mean, inv_std, scale{", y" if masked else ""}, offset, scaled, centred):
+def lift(dy, x{", y" if masked else ""}, mean, inv_std, scale, offset, scaled, centred):
     g = {_passed_on(masked)}
     if scaled != 0:
         g = (offset + scale) * g
@@ -90,7 +90,7 @@ def lift(dy, x, mean, inv_std, scale{", y" if masked else ""}, offset, scaled, c
     return g, g * distance * inv_std
 """
     wanted = ", ".join(f"sums[{k}]" for k in which)
-    finish = f"def finish(sums, offset, scaled, centred): return {wanted}\n"
+    finish = f"def finish(sums, *_): return {wanted}\n"
     return Monoid(("sum", "sum"), (0, 0), _made(lift, kind), add_pairs, _made(finish, kind))
 
 
@@ -168,10 +168,11 @@ def running(before: Any, batch: Any, kept: Any, weight: Any, times: Any) -> Any:
 
 
 @cache
-def finalized(kind: str, operands: tuple[str, ...]) -> Callable[..., Any]:
-    """Statistics of a batch from its sums; scalars: count, epsilon, and those of ``running``.
+def finalized(kind: str, operands: tuple[str, ...]) -> Monoid:
+    """Statistics of a batch from its sums and squares in shards; scalars: count, epsilon, those of ``running``.
 
-    ``operands`` are sum, sq_sum, scale, bias and perhaps running_mean, running_var, shift.
+    ``operands`` are what there is one of for each channel: scale, bias and perhaps running_mean,
+    running_var, shift.
     """
     averages = ""
     if "running_mean" in operands:
@@ -179,17 +180,19 @@ def finalized(kind: str, operands: tuple[str, ...]) -> Callable[..., Any]:
             ", kept * running_mean + weight * mean"
             ", kept * running_var + weight * (variance * times)"
         )
-    source = f"""
-def finalized({", ".join(operands)}, count, epsilon, kept, weight, times):
-    distance = sum / count
+    given = f"{', '.join(operands)}, count, epsilon, kept, weight, times"
+    lift = f"def lift(total, squares, {given}): return total, squares\n"
+    finish = f"""
+def finish(sums, {given}):
+    distance = sums[0] / count
     mean = {"shift + distance" if "shift" in operands else "distance"}
-    variance = sq_sum / count - distance * distance
+    variance = sums[1] / count - distance * distance
     variance = variance if variance > zero or variance != variance else zero
     inv_std = one / sqrt(variance + epsilon)
     factor = scale * inv_std
     return mean, inv_std, factor, bias - mean * factor{averages}
 """
-    return _made(source, kind)
+    return Monoid(("sum", "sum"), (0, 0), _made(lift, kind), add_pairs, _made(finish, kind))
 
 
 @device_function

@@ -370,10 +370,10 @@ def backward(form: Form, masked: bool, own: bool) -> tuple[Form, Kernel]:
     source = _Source(form, given if own else {2: "True", 3: "True", **given})
     read = (0, 1, 5) if masked else (0, 1)
     y = f", {source.value(5)}" if masked else ""
-    plain = f"{source.value(0)}, {source.value(1)}, mean, inv_std, zero"
-    operands = f"{source.value(0)}, {source.value(1)}, mean, inv_std, {source.value(4)}"
+    dy_x = f"{source.value(0)}, {source.value(1)}"
+    operands = f"{dy_x}, mean, inv_std, {source.value(4)}"
     stores = source.store(elements)
-    adding = [f"a, b = lift({plain}{y}, offset, 0, centred)"]
+    adding = [f"a, b = lift({dy_x}{y}, mean, inv_std, zero, offset, 0, centred)"]
     if form.segmented:
         adding += ["part_g += a", "part_gx += b"]
     else:

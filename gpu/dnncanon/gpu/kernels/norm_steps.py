@@ -15,7 +15,7 @@ from typing import Any
 from dnncanon.gpu.kernels import norm, norm_rows
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.elementwise import elementwise
-from dnncanon.gpu.kernels.reduction import SUM, Monoid, reduce, workspace_bytes
+from dnncanon.gpu.kernels.reduction import Monoid, reduce, workspace_bytes
 from dnncanon.gpu.kernels.scratch import Scratch
 from dnncanon.gpu.primitive import Implementation, Launch, Layouts
 from dnncanon.gpu.runtime import Strided, View
@@ -67,6 +67,7 @@ class Steps(ABC):
         outputs: Sequence[Array],
         axes: Shape,
         *scalars: float,
+        of_row: Sequence[Array] = (),
         dtype: str | None = None,
     ) -> None:
         """``reduction.reduce`` of inputs the first of which is of a dtype, by default the call's."""
@@ -104,6 +105,7 @@ class Measured(Steps):
         outputs: Sequence[Array],
         axes: Shape,
         *scalars: float,
+        of_row: Sequence[Array] = (),
         dtype: str | None = None,
     ) -> None:
         self.scratch.need(workspace_bytes(monoid, inputs[0], axes, dtype or self.dtype))
@@ -134,10 +136,20 @@ class Launched(Steps):
         outputs: Sequence[Array],
         axes: Shape,
         *scalars: float,
+        of_row: Sequence[Array] = (),
         dtype: str | None = None,
     ) -> None:
         workspace = self.scratch.rest(self.memory)
-        reduce(monoid, inputs, outputs, axes, scalars, workspace=workspace, stream=self.stream)
+        reduce(
+            monoid,
+            inputs,
+            outputs,
+            axes,
+            scalars,
+            of_row=of_row,
+            workspace=workspace,
+            stream=self.stream,
+        )
 
     def run(self, step: Callable[..., None], *arguments: Any) -> None:
         step(*arguments, stream=self.stream)
@@ -467,11 +479,15 @@ def _add_up(
     which: tuple[int, ...] = (0, 1),
 ) -> None:
     """Σ g and Σ g·x̂ over these axes, or ``which`` of them."""
-    operands, masked = _operands(arrays)
+    (dy, x, *broadcast), masked = _operands(arrays)
     monoid = norm.gradient_sums(s.kind, masked=masked, which=which)
     flags = (_offset(p), int(scaled), int(p.centred))
-    given = (*operands, arrays["y"]) if masked else operands
-    s.reduce(monoid, given, sums, axes, *flags)
+    elements = [dy, x, arrays["y"]] if masked else [dy, x]
+    if all(array.shape[d] == 1 for array in broadcast for d in axes):
+        of_row = [_standing_still(array) for array in broadcast]
+        s.reduce(monoid, elements, sums, axes, *flags, of_row=of_row)
+    else:
+        s.reduce(monoid, elements + broadcast, sums, axes, *flags)
 
 
 def _operands(arrays: Arrays) -> tuple[list[Array], bool]:
@@ -479,6 +495,12 @@ def _operands(arrays: Arrays) -> tuple[list[Array], bool]:
     inv_std = arrays["inv_std"]
     broadcast = [arrays.get(name, inv_std) for name in ("mean", "inv_std", "scale")]
     return [arrays["dy"], arrays["x"], *broadcast], "y" in arrays
+
+
+def _standing_still(array: Array) -> Array:
+    """The array with stride 0 in the dims along which it is repeated."""
+    dims = zip(array.shape, array.strides, strict=True)
+    return replace(array, strides=tuple(0 if extent == 1 else stride for extent, stride in dims))
 
 
 def _put_out(s: Steps, arrays: Arrays, sums: Sequence[Array]) -> None:
@@ -515,17 +537,14 @@ def genstats(s: Steps, p: GenstatsProblem) -> None:
 
 
 def finalize(s: Steps, p: FinalizeProblem) -> None:
-    """Add up the shards, then a pass over the channels."""
-    totals = {name: s.take((p.channels,)) for name in ("sum", "sq_sum")}
-    for name, total in totals.items():
-        s.reduce(SUM, (s.inputs[name],), (total,), (0,))
-    arrays = {**s.inputs, **totals}
-    wanted = ("sum", "sq_sum", "scale", "bias", "running_mean", "running_var", "shift")
-    names = tuple(name for name in wanted if name in arrays)
-    operands = _those(arrays, names)
+    """Add up the shards of each channel, and make of the sums what a batch norm needs."""
+    wanted = ("scale", "bias", "running_mean", "running_var", "shift")
+    names = tuple(name for name in wanted if name in s.inputs)
     f, m = p.average_factor, p.count
     scalars = (float(m), p.epsilon, 1.0 - f, f, m / max(1, m - 1))
-    s.each(norm.finalized(s.kind, names), operands, tuple(s.outputs.values()), *scalars)
+    sums, outputs = _those(s.inputs, ("sum", "sq_sum")), tuple(s.outputs.values())
+    of_channel = _those(s.inputs, names)
+    s.reduce(norm.finalized(s.kind, names), sums, outputs, (0,), *scalars, of_row=of_channel)
 
 
 def backward_weights(s: Steps, p: BatchNormProblem) -> None:

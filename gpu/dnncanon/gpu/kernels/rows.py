@@ -124,9 +124,13 @@ def _team(rows: Space, columns: Space) -> tuple[int, int]:
         if columns.size > LONG or (columns.size >= THREADS and rows.size <= MANY):
             return THREADS, 1
         return min(WARP, _power_of_two(columns.size)), 1
-    lanes = min(WARP, _power_of_two(rows.size))
+    # As many rows as lie between a column and the next one; that goes on where those rows end.
+    between = _fastest(columns) // _fastest(rows)
+    lanes = min(WARP, _power_of_two(min(rows.size, between)))
     # Eight elements at least for each thread; the other threads take further rows.
     width = min(THREADS // lanes, _power_of_two(columns.size // 8))
+    if lanes < WARP:
+        return width, lanes
     return width, max(lanes, min(THREADS // width, _power_of_two(rows.size)))
 
 

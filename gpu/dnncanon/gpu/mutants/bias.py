@@ -108,8 +108,8 @@ MUTANTS = (
         "bias_stretch_rounded_down",
         "bounds",
         "elements that do not divide evenly among the parts are left out",
-        "stretch = max(1, -(-plan.length // splits))",
-        "stretch = max(1, plan.length // splits)",
+        "stretch = max(1, -(-plan.length // (splits * SECTOR)) * SECTOR)",
+        "stretch = max(1, plan.length // (splits * SECTOR) * SECTOR)",
     ),
     _mutant(
         "bias_workspace_for_one_split",

@@ -3,6 +3,7 @@
 from dnncanon.gpu.mutants.making import mutants_of
 
 _operators = mutants_of("kernels.transform", primitive="op_tensor", backend="gpu")
+_tiled = mutants_of("kernels.elementwise_tiled", primitive="op_tensor", backend="gpu")
 _launch = mutants_of("transform", primitive="cast", backend="gpu")
 _words = mutants_of("words", primitive="set_tensor", backend="gpu")
 
@@ -105,5 +106,20 @@ MUTANTS = (
         "min(max(round(value), ends.min), ends.max)",
         "min(max(int(value), ends.min), ends.max)",
         dtypes=("int8",),
+    ),
+    _tiled(
+        "elementwise_tile_not_turned",
+        "index",
+        "what went into a tile along columns is taken out along columns",
+        'taken = _for_each(across, "v{k} = tile{k}[lane, line]")',
+        'taken = _for_each(across, "v{k} = tile{k}[line, lane]")',
+    ),
+    _tiled(
+        "elementwise_tile_taken_too_early",
+        "memory",
+        "elements are taken out of a tile before all are in it",
+        "                {filled}\n        cuda.syncthreads()\n",
+        "                {filled}\n",
+        check=True,
     ),
 )
