@@ -510,14 +510,37 @@ def test_what_a_selection_leaves_out_has_no_part_in_its_error(
 
 
 def test_an_infinite_sum_of_products_is_sure_unless_subnormal_factors_may_be_flushed() -> None:
-    left, right = [[np.inf, 1.0]], [[3.0], [0.1]]
+    left, right, subnormal = [[np.inf, 1.0]], [[3.0], [0.1]], [[1e-40], [0.1]]
     with np.errstate(invalid="ignore"):
         saturated: Any = np.tanh(np.matmul(carrying(left), carrying(right)))
         flushing = Precision.of(DTYPES["float32"], flushes_subnormals=True)
-        flushed = np.matmul(carrying(left, flushing), carrying(right, flushing))
+        flushed = np.matmul(carrying(left, flushing), carrying(subnormal, flushing))
     assert saturated.value.item() == 1.0
     assert saturated.deviation().item() < 2.0**-20
     assert np.isinf(flushed.variance.item())
+
+
+def test_infinity_times_what_is_not_quite_exact_is_infinity_for_certain() -> None:
+    """So that what an activation makes of it has a bound, and is not right whatever comes out."""
+    third = carrying(1.0) / carrying(3.0)
+    with np.errstate(all="ignore"):
+        products = [third * carrying([np.inf, -np.inf]), 0.1 * carrying([np.inf, -np.inf])]
+        products.append(carrying([np.inf, -np.inf]) / third)
+        for product in products:
+            saturated: Any = np.tanh(product)
+            assert saturated.value.tolist() == [1.0, -1.0]
+            assert (saturated.deviation() < 2.0**-20).all()
+
+
+def test_infinity_times_what_should_be_zero_has_no_bound() -> None:
+    x = carrying([0.1, 0.1, 0.1])
+    with np.errstate(invalid="ignore"):
+        product: Any = carrying([1.0, np.inf, 1.0]) * (x - np.mean(x))
+        exactly: Any = carrying([np.inf, np.nan]) * carrying([0.0, 0.0])
+        certain: Any = carrying([np.nan]) * (x - np.mean(x))
+    assert np.isinf(product.total_variance()).tolist() == [False, True, False]
+    assert not exactly.total_variance().any()
+    assert not certain.total_variance().any()
 
 
 def test_the_exponential_of_minus_infinity_is_sure() -> None:

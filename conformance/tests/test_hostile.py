@@ -179,6 +179,11 @@ def test_without_a_claim_the_bits_may_differ_and_the_values_not(hostile: str) ->
     assert results_of(f"{hostile}:Remembering", case(more=" after=3 runs=2"))[0].failing
 
 
+def test_several_refused_calls_are_one_unsupported_case(hostile: str) -> None:
+    (refused,) = results_of(f"{hostile}:RefusingDeterministically", case(more=" after=4 runs=2"))
+    assert (refused.verdict, refused.message) == (Verdict.UNSUPPORTED, "not today")
+
+
 def test_a_claim_that_holds_is_no_failure(pools: dict[bool, Pool]) -> None:
     with Pool("reference") as pool:
         assert pool.run(case(more=" after=3 runs=9")).verdict is Verdict.PASSED

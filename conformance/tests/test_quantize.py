@@ -12,6 +12,7 @@ from dnncanon.conformance.bounds import expectations
 from dnncanon.conformance.verdict import Judgement, judge
 from dnncanon.reports import Verdict
 from dnncanon.spec.numerics import FAST_MATH
+from dnncanon.spec.quantize_domain import telling_codes
 
 Array = np.ndarray[Any, Any]
 FLOAT32 = Precision.of(spec.DTYPES["float32"])
@@ -115,3 +116,12 @@ def test_a_scale_is_not_the_next_power_of_two(factor: float, largest: float) -> 
     wrong = judged("block_scale_quantize", {"x": x}, y, other.astype(E8M0), **given)
     assert wrong.verdict is Verdict.FAILED
     assert "scale[0, 0]" in wrong.message
+
+
+def test_the_data_leave_what_has_no_finite_scale_as_it_was_drawn() -> None:
+    x, scale = np.full((2, 16), 0.75, np.float32), np.array([np.inf, 2.0], np.float32)
+    call = spec.primitives()["quantize_linear"].bind(x, scale, dtype="int8", axis=0)
+    data = telling_codes(call.problem, {"x": x, "scale": scale})
+    assert (data["x"][0] == 0.75).all()
+    assert (data["x"][1] != 0.75).any()
+    assert data["scale"][0] == np.inf

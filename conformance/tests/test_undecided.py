@@ -10,6 +10,8 @@ import dnncanon.reference as ref
 from dnncanon import spec
 from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision, Undecided
 from dnncanon.conformance.bounds import expectations
+from dnncanon.conformance.case import Case
+from dnncanon.conformance.execute import inputs
 from dnncanon.conformance.verdict import judge
 from dnncanon.reports import Verdict
 from dnncanon.spec import DTYPES
@@ -155,3 +157,33 @@ def test_exponents_and_angles_of_infinities_have_bounds() -> None:
     assert verdict("pow(add(a,0.1),b)", floats(0, np.inf, np.nan), x, infinite) is Verdict.PASSED
     angle = floats(np.pi / 2, -np.pi / 2, np.nan)
     assert verdict("atan2(b,add(a,0.1))", angle, x, infinite) is Verdict.PASSED
+
+
+# --- Infinity times what should be 0 --------------------------------------------------------------
+
+NORMS = (
+    "batch_norm_backward dy=float64[2,3,7] x=float64[2,3,7] scale=float64[3]",
+    "instance_norm_backward dy=float64[2,3,7] x=float64[2,3,7] scale=float64[3]",
+    "group_norm_backward dy=float64[2,4,7] x=float64[2,4,7] scale=float64[4] groups=2",
+    "layer_norm_backward dy=float64[2,7] x=float64[2,7] scale=float64[7]",
+)
+
+
+@pytest.mark.parametrize("line", NORMS)
+def test_an_infinite_gradient_where_all_x_are_equal_gives_infinities_or_nan(line: str) -> None:
+    """x − mean is 0 or the rounding of the mean, and Inf times that NaN or Inf of either sign."""
+    case = Case.parse(line)
+    tensors = {name: guarded.view().copy() for name, guarded in inputs(case).items()}
+    tensors["x"][...] = 0.1
+    tensors["dy"][0, ..., 0] = np.inf
+    expected = expectations(case.call, tensors, "ieee")
+    for special in (np.nan, np.inf, -np.inf, 0.0):
+        outputs = [
+            e.value if e.undecided is None else np.where(e.undecided, special, e.value)
+            for e in expected
+        ]
+        result = judge(["dx", "dscale", "dbias"], outputs, expected, list(tensors.values()))
+        assert (result.verdict is Verdict.PASSED) == (special != 0.0), result.message
+    dbias = expected[2]
+    assert np.isinf(dbias.value).any()
+    assert np.isfinite(dbias.bound).all()

@@ -57,8 +57,9 @@ class Expected:
     ``centre`` is the mean of the error: what the last rounding does to the value, as far as that is known.
     ``may_be_nan`` marks results that a class may turn into NaN: infinite ones where an operand that is flushed,
     or a partial product that underflows in some order, makes it Inf·0, and finite ones, which may become
-    infinite too, where a transform mixes in a neighbour's Inf or NaN. ``sharing`` says which errors elements
-    have in common; None, where they have none.
+    infinite too, where a transform mixes in a neighbour's Inf or NaN, or rounding makes an operand Inf or 0.
+    ``sharing`` says which errors elements have in common; None, where they have none. ``undecided`` marks what
+    is Inf, of either sign, or NaN: where Inf meets what may be 0 or not, such as x − mean of equal x.
     """
 
     value: Floats
@@ -69,6 +70,7 @@ class Expected:
     sharing: Sharing | None = None
     sigma: Floats | None = None
     centre: Floats | float = 0.0
+    undecided: NDArray[np.bool_] | None = None
 
 
 def expectations(
@@ -87,9 +89,12 @@ def expectations(
     with np.errstate(all="ignore"):
         results = evaluated(call, carried, numerics_class)
         transformed = _transformed(call, tensors, numerics_class, results)
+        lost = _lost(call, tensors, numerics_class, results)
         return tuple(
-            _expected(result, DTYPES[output.dtype], numerics_class, added, statistics=not few)
-            for result, output, added in zip(results, call.outputs, transformed, strict=True)
+            _expected(result, DTYPES[output.dtype], numerics_class, added, gone, statistics=not few)
+            for result, output, added, gone in zip(
+                results, call.outputs, transformed, lost, strict=True
+            )
         )
 
 
@@ -126,15 +131,65 @@ def _operand(value: Floats, numerics: NumericsClass, dtype: str) -> ErrorArray:
         quantum, unit = quantum_of(value), unit_of(value, precision)
         squares, variance = np.square(value / unit), np.zeros_like(value)
         if numerics.input_digits is not None:
-            held = np.abs(value) <= quantum * 2.0 ** (
-                numerics.exact_digits or numerics.input_digits
-            )
-            rounding = squares * numerics.input_variance
-            variance = np.where(np.isfinite(value) & ~held, rounding, 0.0)
+            digits = numerics.exact_digits or numerics.input_digits
+            least = _least_operand(numerics, dtype)
+            grain = max(quantum, least)
+            held = (np.abs(value) <= grain * 2.0**digits) & (np.fmod(value, least) == 0.0)
+            # Subnormal numbers of the format have fewer digits: half a spacing is off, whatever their size.
+            size = np.maximum(squares * numerics.input_variance, np.square(least / unit) / 12.0)
+            variance = np.where(np.isfinite(value) & ~held, size, 0.0)
         if numerics.flushes_subnormals:
             subnormal = np.abs(value) < DTYPES[dtype].smallest_normal
             variance = np.where(subnormal, squares, variance)
         return ErrorArray(value, precision, variance, quantum=quantum, unit=unit)
+
+
+def _least_operand(numerics: NumericsClass, dtype: str) -> float:
+    """The least number of the operand format, with the exponents of ``dtype``: what is below it may be 0."""
+    digits = numerics.exact_digits or numerics.input_digits or 1
+    return float(DTYPES[dtype].smallest_normal * 2.0 ** (1 - digits))
+
+
+def _lost(
+    call: Call[Any],
+    tensors: Mapping[str, NDArray[Any]],
+    numerics: NumericsClass,
+    results: tuple[ErrorArray, ...],
+) -> list[NDArray[np.bool_] | bool]:
+    """Where results may be NaN, or infinite, by what the class does to operands before they are multiplied.
+
+    An operand that is flushed, or below the least number of the format, may be 0, and Inf·0 is NaN; one that is
+    rounded up beyond the largest number is infinite. A sum of two numbers has a rest: that of Inf may be NaN,
+    and that of the other operand, by which Inf is multiplied too, 0. What that comes to, behind an activation
+    as well, the reference says of such operands.
+    """
+    rounds = numerics.input_digits is not None
+    if not rounds and not numerics.flushes_subnormals:
+        return [False] * len(results)
+    values = {name: t.astype(np.float64) for name, t in tensors.items()}
+    operands = [spec.name for spec in call.primitive.inputs if spec.name in values]
+    changed = dict(values)
+    for name in operands[:2] if rounds else operands:
+        changed[name] = _at_worst(values[name], numerics, call.dtype)
+    if all(np.isfinite(value).all() for value in changed.values()):
+        return [False] * len(results)
+    reached = definitions()[call.primitive.name].evaluate(call, changed)
+    return [
+        np.isnan(part) | (np.isinf(part) & np.isfinite(result.value))
+        for part, result in zip(reached, results, strict=True)
+    ]
+
+
+def _at_worst(value: Floats, numerics: NumericsClass, dtype: str) -> Floats:
+    """An operand as the class may take it, where that makes most of the difference."""
+    if numerics.input_digits is None:
+        return np.where(np.abs(value) < DTYPES[dtype].smallest_normal, 0.0, value)
+    size, digits = np.abs(value), numerics.exact_digits or numerics.input_digits
+    largest = DTYPES[dtype].max * (1.0 - 2.0**-digits)  # to where half a spacing is above it
+    if numerics.exact_digits is not None:
+        return np.where(size > largest, np.nan, value)
+    overflowed = np.where(size > largest, np.copysign(np.inf, value), value)
+    return np.where(size < _least_operand(numerics, dtype), 0.0, overflowed)
 
 
 def _expected(
@@ -142,14 +197,16 @@ def _expected(
     dtype: DType,
     numerics: NumericsClass,
     added: "_Transformed",
+    lost: NDArray[np.bool_] | bool,
     *,
     statistics: bool,
 ) -> Expected:
     settled = result.settled()
     sigma = settled.deviation()
+    undecided = ~np.isfinite(settled.value) & np.isinf(sigma)
     if not dtype.is_float:
         return _discrete(settled.value, sigma, dtype)
-    may_be_nan = np.isinf(settled.value) & numerics.flushes_subnormals
+    may_be_nan = (np.isinf(settled.value) & numerics.flushes_subnormals) | lost
     if result.may_be_nan is not None:
         may_be_nan = may_be_nan | result.may_be_nan
     if added is not _UNTRANSFORMED:
@@ -186,7 +243,9 @@ def _expected(
     rounding = last / math.sqrt(3.0) * (1.0 - known)
     sharing = _sharing(settled, deviation, rounding, dtype) if deviation.any() else None
     centre = known * _last_rounding(settled.value, dtype)
-    return Expected(settled.value, bound, deviation, may_be_nan, dtype, sharing, whole, centre)
+    return Expected(
+        settled.value, bound, deviation, may_be_nan, dtype, sharing, whole, centre, undecided
+    )
 
 
 def _last_rounding(value: Floats, dtype: DType) -> Floats:
@@ -292,6 +351,11 @@ def _transformed(
     Var = u²/3·n·(amplification²·Σ x̂²·ŵ² + y²): the sums over channels have at most n terms, and are of a
     random order as in any other sum; what drifts in them is not amplified, for it is in few of
     the products. Products that underflow are added.
+
+    On the way back from frequencies an error is spread over fewer and fewer outputs; the last passes of a
+    Fourier transform are off in proportion to the outputs themselves, and spread that along one row. By Cauchy
+    and Schwarz no output of a channel is larger than √(n·max Σ x²·w²), which is added to Σ x̂²·ŵ²: it counts
+    where few outputs are larger than all others.
     """
     if numerics.spread == "channel" and definitions()[call.primitive.name].convolves:
         return _mixed_in(call, tensors, results)
@@ -309,17 +373,21 @@ def _transformed(
     values = {name: t.astype(np.float64) for name, t in tensors.items()}
     finite = {n: np.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0) for n, v in values.items()}
     nearby = _nearby(call, finite, names, numerics)
+    if numerics.spread == "channel":
+        largest = _nearby(call, finite, names, numerics, itself=True)
+        nearby = [np.hypot(near, most) for near, most in zip(nearby, largest, strict=True)]
     deviations = [
         np.hypot(factor * np.hypot(amplification * near, np.nan_to_num(result.value)), underflow)
         for near, result in zip(nearby, results, strict=True)
     ]
     if all(np.isfinite(values[name]).all() for name in names):
         return [_Transformed(deviation, False) for deviation in deviations]
-    reached = _nearby(call, values, names, numerics)
-    return [
-        _Transformed(deviation, ~np.isfinite(reach))
-        for reach, deviation in zip(reached, deviations, strict=True)
-    ]
+    for name in names:  # to where NaN nearby comes, transforms may bring NaN
+        near = _typical(values[name], numerics)
+        values[name] = np.where(np.isfinite(near), values[name], np.nan)
+    reached = definitions()[call.primitive.name].evaluate(call, values)
+    mixed = [_over_space(np.where(np.isnan(part), np.inf, 0.0), numerics) > 0.0 for part in reached]
+    return [_Transformed(*each) for each in zip(deviations, mixed, strict=True)]
 
 
 def _mixed_in(
@@ -348,12 +416,19 @@ def _over_channel(marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _nearby(
-    call: Call[Any], values: Mapping[str, Floats], names: list[str], numerics: NumericsClass
+    call: Call[Any],
+    values: Mapping[str, Floats],
+    names: list[str],
+    numerics: NumericsClass,
+    *,
+    itself: bool = False,
 ) -> list[Floats]:
-    """√(Σ x̂²·ŵ²) of each output, for the two operands of these names."""
+    """√(Σ x̂²·ŵ²) of each output, for the two operands of these names; of x and w if ``itself``."""
     precision = precision_of(numerics, call.dtype)
     carried = {name: _still(np.zeros(v.shape), precision) for name, v in values.items()}
-    first, second = (_typical(values[name], numerics) for name in names)
+    first, second = (
+        np.abs(values[name]) if itself else _typical(values[name], numerics) for name in names
+    )
     carried[names[0]] = _still(first, precision)
     unit = unit_of(second, precision)
     carried[names[1]] = ErrorArray(

@@ -112,6 +112,8 @@ def _run(
         result = execution.result()
         if result.failing:
             return replace(result, message=where + result.message)
+        if result.verdict is Verdict.UNSUPPORTED:
+            return result
         made.append(execution)
         if len(made) > 1 and (wrong := _wrong_together(made)):
             return replace(result, verdict=Verdict.FAILED, message=wrong)

@@ -154,6 +154,8 @@ def _ratio(got: Floats, error: Floats, expected: Expected) -> Floats:
     overflow = expected.dtype.max + spacing(np.asarray(expected.dtype.max), expected.dtype)
     may_overflow = np.isfinite(value) & (np.abs(value) + bound >= overflow)
     rightly = may_overflow & np.isinf(got) & (np.sign(got) == np.sign(value))
+    if expected.undecided is not None:
+        ratio = np.where(expected.undecided & ~np.isfinite(got), 0.0, ratio)
     # An infinite bound says that partial sums may overflow, after which anything may come out.
     return np.where(rightly | (np.isfinite(value) & np.isinf(bound)), 0.0, ratio)
 

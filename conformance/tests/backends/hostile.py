@@ -236,6 +236,16 @@ class WobblingUnclaimed(Wobbling):
     claims = False
 
 
+class RefusingDeterministically:
+    """Claims that what it refuses is deterministic."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"deterministic": {"conv_forward": True}}
+
+    def conv_forward(self, x: Array, w: Array, **attributes: Any) -> Array:
+        raise NotImplementedError("not today")
+
+
 class UsingWorkspace:
     """Asks for an odd number of bytes, and uses them all."""
 

@@ -43,7 +43,8 @@ def telling_codes(p: LinearProblem, data: dict[str, Any]) -> dict[str, Any]:
     These are coarse/t for a tie t: x = coarse has a quotient that is off t by the rounding of the scale.
     """
     tie, size = ties(DTYPES[p.output]), math.prod(p.shape)
-    mantissa, exponent = np.frexp(data["scale"])
+    finite = np.isfinite(data["scale"])
+    mantissa, exponent = np.frexp(np.where(finite, data["scale"], 1.0))
     power = np.ldexp(1.0, exponent - size % 8)
     coarse = np.ceil(16.0 * mantissa) / 16.0 * power
     number = np.arange(power.size).reshape(power.shape)
@@ -54,8 +55,8 @@ def telling_codes(p: LinearProblem, data: dict[str, Any]) -> dict[str, Any]:
     near = np.where(even.reshape(p.scales_shape), chosen * spread[0], np.sign(chosen) * spread[1])
     return {
         **data,
-        "x": np.where((chosen != 0.0) & np.isfinite(near), near, data["x"]),
-        "scale": np.where(np.isfinite(data["scale"]), scale, data["scale"]),
+        "x": np.where((chosen != 0.0) & finite.reshape(p.scales_shape), near, data["x"]),
+        "scale": np.where(finite, scale, data["scale"]),
     }
 
 

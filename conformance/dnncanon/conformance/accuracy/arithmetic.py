@@ -247,7 +247,25 @@ def multiply(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     value, unit, quantum = a.value * b.value, product_unit(a, b), a.quantum * b.quantum
     if not a.has_errors and not b.has_errors:
         return ErrorArray(value, like.precision, quantum=quantum, unit=unit).rounded()
-    return combined(value, ((a, b.value), (b, a.value)), unit, quantum).rounded()
+    result = combined(value, ((a, b.value), (b, a.value)), unit, quantum)
+    if not np.isfinite(value).all():
+        result.decide_specials(_undecided_product(a, b))
+    return result.rounded()
+
+
+def _undecided_product(a: ErrorArray, b: ErrorArray) -> NDArray[np.bool_]:
+    """Where a product that is Inf or NaN may be the other of them, or of the other sign.
+
+    So it is with Inf times what should be 0, such as x − mean where all x are equal, or may be of either sign.
+    """
+    found: NDArray[np.bool_] = np.zeros(np.broadcast_shapes(a.shape, b.shape), np.bool_)
+    for one, other in ((a, b), (b, a)):
+        found |= np.isinf(one.total_variance()) | (np.isinf(one.value) & other.may_be_zero())
+    return found & ~_is_certainly_nan(a) & ~_is_certainly_nan(b)
+
+
+def _is_certainly_nan(a: ErrorArray) -> NDArray[np.bool_]:
+    return np.isnan(a.value) & ~np.isinf(a.total_variance())
 
 
 def square(like: ErrorArray, a: ErrorArray) -> ErrorArray:
@@ -269,11 +287,20 @@ def divide(like: ErrorArray, a: Any, b: Any) -> ErrorArray:
     unit = unit_of(value, like.precision)
     slopes = ((a, 1.0 / b.value), (b, -value / b.value))
     quotient = combined(value, slopes, unit)
+    if not np.isfinite(value).all():
+        quotient.decide_specials(_undecided_quotient(a, b))
     rounded = quotient.rounded("divide")
     if "divide" not in like.precision.functions:
         exact = _moves_the_point(b) & (np.abs(value) >= like.precision.smallest_normal)
         rounded.variance = np.where(exact, quotient.variance, rounded.variance)
     return rounded
+
+
+def _undecided_quotient(a: ErrorArray, b: ErrorArray) -> NDArray[np.bool_]:
+    """Where a quotient that is Inf or NaN may be otherwise: of, or by, what may be 0 or not."""
+    unbounded = np.isinf(a.total_variance()) | np.isinf(b.total_variance())
+    found: NDArray[np.bool_] = unbounded | b.may_be_zero() | ((b.value == 0.0) & a.may_be_zero())
+    return found & ~_is_certainly_nan(a) & ~_is_certainly_nan(b)
 
 
 def _moves_the_point(b: ErrorArray) -> NDArray[np.bool_]:
@@ -383,8 +410,9 @@ def _sum_of_products(
     roundings = precision.variance * squares + terms * precision.underflow(unit)
     exact = precision.holds(np.sqrt(squares) * unit, quantum)
     variance = variance + np.where(exact, 0.0, roundings)
-    if not precision.flushed:  # which may make Inf·0 of Inf times a subnormal number
-        variance = np.where(np.isinf(value), 0.0, variance)
+    if not np.isfinite(value).all():
+        undecided = _undecided_sum(a, b, product)
+        variance = np.where(np.isfinite(value), variance, np.where(undecided, np.inf, 0.0))
     return ErrorArray(
         value,
         precision,
@@ -395,6 +423,22 @@ def _sum_of_products(
         unit=unit,
         fan=min(fan, float(max(1, value.size))),
     )
+
+
+def _undecided_sum(
+    a: ErrorArray, b: ErrorArray, product: Callable[..., Floats]
+) -> NDArray[np.bool_]:
+    """Where a sum of products has one that is undecided: see :func:`_undecided_product`."""
+    found: Floats | float = 0.0
+    for one, other, swapped in ((a, b, False), (b, a, True)):
+        pairs = (
+            (np.isinf(one.total_variance()), np.ones(other.shape)),
+            (np.isinf(one.value), other.may_be_zero()),
+        )
+        for mine, its in pairs:
+            first, second = (its, mine) if swapped else (mine, its)
+            found = found + product(first.astype(np.float64), second.astype(np.float64))
+    return np.asarray(found) > 0.0
 
 
 def _matmul_letters(a: int, b: int) -> tuple[str, str]:
@@ -494,9 +538,8 @@ def _contracted(a: ErrorArray, b: ErrorArray, left: str, right: str, result: str
             sensitivity = sensitivity + product(a.value, errors.sensitivity)
             group = product(np.ones(a.shape), errors.group.astype(np.float64)) / max(1, length)
         factor = a.unit * b.unit / made.unit / (b.unit if number in a.common else a.unit)
-        made.common[number] = Common(
-            np.asarray(sensitivity) * factor, np.rint(group).astype(np.int64)
-        )
+        felt = np.where(np.isfinite(value), np.asarray(sensitivity) * factor, 0.0)
+        made.common[number] = Common(felt, np.rint(group).astype(np.int64))
     return made
 
 

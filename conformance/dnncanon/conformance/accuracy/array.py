@@ -327,6 +327,25 @@ class ErrorArray(NDArrayOperatorsMixin):
             total = total + np.square(common.sensitivity)
         return total
 
+    def decide_specials(self, undecided: NDArray[np.bool_]) -> None:
+        """Of values that are Inf or NaN: they are so for certain, or ``undecided``, with no bound.
+
+        An infinite slope times an error is no error: Inf times what is 3, or nearly so, is Inf.
+        """
+        finite = np.isfinite(self.value)
+        self.variance = np.where(finite, self.variance, np.where(undecided, np.inf, 0.0))
+        self.common = {
+            number: Common(np.where(finite, c.sensitivity, 0.0), c.group)
+            for number, c in self.common.items()
+        }
+
+    def may_be_zero(self) -> NDArray[np.bool_]:
+        """Where the error reaches from the value to 0, or a subnormal number may be flushed to it."""
+        magnitude, variance = np.abs(self.value), self.total_variance()
+        near: NDArray[np.bool_] = magnitude <= SIGMAS * np.sqrt(variance) * self.unit
+        near &= variance > 0.0
+        return near | ((self.value != 0.0) & (magnitude < self.precision.flushed))
+
     def folded(self) -> "ErrorArray":
         """The array with its common errors in the variance, as if they were independent."""
         if not self.common:
@@ -575,9 +594,20 @@ def combined(
         if array.variance.any():
             variance = variance + scaled(array.variance, np.square(step))
         _add_common(common, array, step, value.shape)
-    return ErrorArray(
+    result = ErrorArray(
         value, precision, variance, quantum=quantum, unit=unit, common=common, fan=fan
     )
+    if felt and not np.isfinite(value).all():
+        result.decide_specials(_any_unbounded([operand for operand, _ in felt], value.shape))
+    return result
+
+
+def _any_unbounded(operands: Sequence[ErrorArray], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Where an operand's error has no bound."""
+    found = np.zeros(shape, np.bool_)
+    for operand in operands:
+        found |= np.isinf(operand.total_variance())
+    return found
 
 
 def _least_unit(operand: ErrorArray, slope: Floats) -> float:
