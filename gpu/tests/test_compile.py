@@ -3,20 +3,16 @@
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dnncanon import gpu
 from dnncanon.gpu.emulator.compiler.acquire import without_device
 from dnncanon.gpu.kernels.conv_bias import sum_channels
 from dnncanon.gpu.kernels.conv_direct import direct
-from dnncanon.gpu.kernels.conv_implicit_gemm import (
-    LARGE,
-    NARROW,
-    SMALL,
-    Tile,
-    implicit_gemm,
-    sum_splits,
-)
 from dnncanon.gpu.runtime import Kernel
+from dnncanon.gpu.static.recording import recording
+from dnncanon.spec import DTYPES as ELEMENT_TYPES
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -79,14 +75,21 @@ def test_direct(dtype: str) -> None:
     check_precision(ptx, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tile", [NARROW, SMALL, LARGE], ids=str)
-def test_implicit_gemm(dtype: str, tile: Tile) -> None:
-    kernel = implicit_gemm(dtype, dtype, tile, 32)
-    ptx = compiled(kernel, (*correlation(dtype, dtype), ints(5), *epilogue(dtype)))
-    check_precision(ptx, dtype)
-    if dtype != "float64":
-        assert "ld.shared.v4.f32" in ptx
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_implicit_gemm(dtype: str) -> None:
+    """A product, its depth split, and the sum of the parts."""
+    x, w = (
+        np.empty((1, 64, 5, 5), ELEMENT_TYPES[dtype].numpy),
+        np.empty((24, 64, 3, 3), ELEMENT_TYPES[dtype].numpy),
+    )
+    with recording() as launches:
+        gpu.conv_forward(x, w, algorithm="implicit_gemm")
+    product, parts = (compiled(launch.kernel, launch.signature) for launch in launches)
+    assert f"fma.rn.{'f64' if dtype == 'float64' else 'f32'}" in product
+    assert not re.search(r"\b(fma|mul|add|sub)(\.rn)?\.ftz", product)
+    assert "ld.shared.v4.f32" in product or dtype == "float64"
+    assert "cp.async" in product or dtype == "float16"
+    assert ".entry" in parts
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -96,13 +99,3 @@ def test_bias(dtype: str) -> None:
         sum_channels(dtype, dtype), (*arrays, ints(4), ints(4), ints(4), ints(6), ints(3))
     )
     assert ".entry" in ptx
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_sum_splits(dtype: str) -> None:
-    from numba.cuda import types
-
-    partial = memory("float64" if dtype == "float64" else "float32")
-    scalars = types.int64, ints(10), ints(7), types.boolean
-    signature = (partial, memory(dtype), *scalars, *epilogue(dtype))
-    assert ".entry" in compiled(sum_splits(dtype), signature)

@@ -15,6 +15,7 @@ from dnncanon.spec import Unsupported
 Array = np.ndarray[Any, Any]
 Exact = Callable[..., Array]
 NAME = "implicit_precomp_gemm"
+IN_TF32 = (f"{NAME}_tf32", f"{NAME}_tf32x3")
 
 # name: (x shape, w shape, attributes)
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -62,6 +63,40 @@ def test_all_directions(case: str, layout: str, definition: SimpleNamespace, exa
     same(dw, definition.backward_filter(problem, x, dy))
 
 
+@each_layout
+@pytest.mark.parametrize("name", IN_TF32)
+def test_float32_as_tf32(name: str, layout: str, definition: SimpleNamespace, exact: Exact) -> None:
+    """Small integers have the 11 bits of TF32; what has 22 only three products get right."""
+    x_shape, w_shape, attributes = CASES["odd groups"]
+    problem = definition.problem(x_shape, w_shape, **attributes)
+    x, w, dy = (
+        laid_out(exact(shape, "float32", seed), layout)
+        for seed, shape in enumerate((x_shape, w_shape, problem.y_shape))
+    )
+    expected = definition.forward(problem, x, w)
+    same(gpu.conv_forward(x, w, **attributes, algorithm=name), expected)
+    size = {"input_size": problem.input_size}
+    dx = gpu.conv_backward_data(dy, w, **attributes, **size, algorithm=name)
+    same(dx, definition.backward_data(problem, dy, w))
+    size = {"filter_size": problem.filter_size}
+    dw = gpu.conv_backward_filter(x, dy, **attributes, **size, algorithm=name)
+    same(dw, definition.backward_filter(problem, x, dy))
+    finer = w * np.float32(1 + 2.0**-12)
+    y = gpu.conv_forward(x, finer, **attributes, algorithm=name)
+    three = name.endswith("x3")
+    same(y, expected * (1 + 2.0**-12) if three else expected)
+
+
+def test_tf32_is_for_those_who_ask(exact: Exact) -> None:
+    x, w = exact((1, 16, 9, 9), "float32"), exact((32, 16, 3, 3), "float32")
+    rows = {row.name: row for row in gpu.algorithms("conv_forward", x, w)}
+    assert [rows[name].numerics for name in IN_TF32] == ["tf32", "tf32x3"]
+    assert next(iter(rows.values())).numerics == "ieee"
+    half = x.astype(np.float16), w.astype(np.float16)
+    refused = {row.name: row.refusal for row in gpu.algorithms("conv_forward", *half)}
+    assert all("float32 on tensor cores, not float16" in str(refused[name]) for name in IN_TF32)
+
+
 @pytest.mark.parametrize("with_z", [False, True])
 def test_bias_activation(with_z: bool, definition: SimpleNamespace, exact: Exact) -> None:
     x_shape, w_shape, attributes = CASES["groups"]
@@ -93,7 +128,7 @@ def test_the_large_tile(
     monkeypatch: pytest.MonkeyPatch, definition: SimpleNamespace, exact: Exact
 ) -> None:
     large = conv_implicit_precomp_gemm.LARGE
-    monkeypatch.setattr(conv_implicit_precomp_gemm, "tile_for", lambda part: large)
+    monkeypatch.setattr(conv_implicit_precomp_gemm, "tile_for", lambda part, itemsize: large)
     x_shape, w_shape = (1, 40, 12, 13), (136, 40, 3, 3)
     x, w = exact(x_shape, "float16", 1), exact(w_shape, "float16", 2)
     expected = definition.forward(definition.problem(x_shape, w_shape, padding=1), x, w)

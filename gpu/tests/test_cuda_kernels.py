@@ -1,5 +1,8 @@
 """What the CUDA device does with kernels, as far as that needs no driver: compiling, keeping, marshalling."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +15,9 @@ from dnncanon.gpu.runtime.device_code import types
 
 
 @kernel(launch_bounds=(128, 1))
-def scale_halves(words: Any, ends: Any, factor: Any) -> None:
-    """In numba-cuda's own float16, whose arithmetic it links from another file."""
+def scaled(words: Any, ends: Any, factor: Any) -> None:
     for index in range(ends[0], ends[1]):
-        words[index] = words[index] * types.float16(factor)
+        words[index] = words[index] * factor
 
 
 @pytest.fixture
@@ -39,10 +41,10 @@ def compiled(kernel: Kernel, signature: tuple[Any, ...]) -> Any:
     return dispatcher_of(kernel).compile(signature)
 
 
-def halves() -> tuple[Any, ...]:
+def signature() -> tuple[Any, ...]:
     from numba import types as numba_types
 
-    words = numba_types.Array(numba_types.float16, 1, "C")
+    words = numba_types.Array(numba_types.float32, 1, "C")
     return words, numba_types.UniTuple(numba_types.int64, 2), numba_types.float32
 
 
@@ -55,15 +57,59 @@ def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "compile_cuda", refuse)
 
 
+IN_A_PROCESS = """
+import hashlib
+from types import SimpleNamespace
+import dnncanon.gpu
+from numba import cuda, types
+from numba.cuda import codegen, dispatcher
+from dnncanon.gpu.runtime.cuda_kernels import dispatcher_of
+from dnncanon.gpu.runtime.launching import Kernel
+
+sm90 = SimpleNamespace(compute_capability=(9, 0), id=0)
+cuda.get_current_device = dispatcher.get_current_device = lambda: sm90
+codegen.devices.get_context = lambda *args: SimpleNamespace(device=sm90)
+compile_cuda, compiled = dispatcher.compile_cuda, []
+dispatcher.compile_cuda = lambda *a, **o: compiled.append(1) or compile_cuda(*a, **o)
+
+
+def scaled(words, factor):
+    words[0] = words[0] * types.float16(factor)
+
+
+signature = types.Array(types.float16, 1, "C"), types.float32
+library = dispatcher_of(Kernel(scaled)).compile(signature)._codelibrary
+print(len(compiled), hashlib.sha256(bytes(library.get_cubin().code)).hexdigest())
+"""
+
+
+def test_a_kernel_of_float16_is_compiled_by_one_process_only(tmp_path: Path) -> None:
+    """Of numba-cuda's own float16, whose arithmetic it links from another file."""
+    (tmp_path / "script.py").write_text(IN_A_PROCESS, encoding="utf-8")
+    environment = {**os.environ, "DNNCANON_CACHE_DIR": str(tmp_path / "kernels")}
+    said = [
+        subprocess.run(
+            [sys.executable, tmp_path / "script.py"],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    (compiled_first, first), (compiled_then, then) = said
+    assert int(compiled_first) > int(compiled_then) == 0
+    assert first == then
+
+
 @pytest.mark.usefixtures("sm90")
-def test_a_kernel_of_float16_is_compiled_once(
+def test_what_is_kept_is_the_kernel_that_was_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second dispatcher, as a second process has one, finds the cubin of the first."""
     monkeypatch.setenv("DNNCANON_CACHE_DIR", str(tmp_path / "kernels"))
-    first = compiled(scale_halves, halves())
+    first = compiled(scaled, signature())
     forbid_compiling(monkeypatch)
-    second = compiled(scale_halves, halves())
+    second = compiled(scaled, signature())
     assert cubin(first).startswith(b"\x7fELF")
     assert cubin(first) == cubin(second)
     assert first.entry_name == second.entry_name
@@ -78,22 +124,22 @@ def test_other_types_and_other_code_are_other_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DNNCANON_CACHE_DIR", str(tmp_path / "kernels"))
-    words, ends, factor = halves()
-    compiled(scale_halves, (words, ends, factor))
+    words, ends, factor = signature()
+    compiled(scaled, (words, ends, factor))
     forbid_compiling(monkeypatch)
     with pytest.raises(AssertionError, match="was compiled"):
-        compiled(scale_halves, (words, ends, types.float64))
+        compiled(scaled, (words, ends, types.float64))
     with pytest.raises(AssertionError, match="was compiled"):
-        compiled(Kernel(scale_halves.function), (words, ends, factor))
+        compiled(Kernel(scaled.function), (words, ends, factor))
 
 
 @pytest.mark.usefixtures("sm90")
 def test_without_a_directory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DNNCANON_CACHE_DIR", raising=False)
-    compiled(scale_halves, halves())
+    compiled(scaled, signature())
     forbid_compiling(monkeypatch)
     with pytest.raises(AssertionError, match="was compiled"):
-        compiled(scale_halves, halves())
+        compiled(scaled, signature())
 
 
 @pytest.mark.usefixtures("sm90")
@@ -106,7 +152,7 @@ def test_a_bound_launch_passes_what_numba_cuda_would(monkeypatch: pytest.MonkeyP
     started: list[tuple[Any, ...]] = []
     monkeypatch.setattr(dispatcher, "launch", lambda *words: started.append(words))
     monkeypatch.setattr(cuda_kernels, "core_stream", lambda stream: stream)
-    compiled_kernel = compiled(scale_halves, halves())
+    compiled_kernel = compiled(scaled, signature())
     loaded = SimpleNamespace(kernel="the loaded kernel")
     monkeypatch.setattr(type(compiled_kernel._codelibrary), "get_cufunc", lambda library: loaded)
     args = (device_memory(0x7000, 40), (3, 9), 1.5)
@@ -126,9 +172,9 @@ def device_memory(pointer: int, count: int) -> Any:
     from numba.cuda.cudadrv import devicearray, driver
 
     memory = driver.MemoryPointer(
-        None, driver.binding.CUdeviceptr(pointer), size=2 * count, owner=1
+        None, driver.binding.CUdeviceptr(pointer), size=4 * count, owner=1
     )
-    return devicearray.DeviceNDArray((count,), (2,), np.dtype(np.float16), gpu_data=memory)
+    return devicearray.DeviceNDArray((count,), (4,), np.dtype(np.float32), gpu_data=memory)
 
 
 def plain(word: Any) -> Any:

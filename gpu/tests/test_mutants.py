@@ -18,6 +18,7 @@ ATTACKED = {
     "dnncanon.gpu.kernels.conv_bias",
     "dnncanon.gpu.kernels.conv_direct",
     "dnncanon.gpu.kernels.conv_implicit_gemm",
+    "dnncanon.gpu.kernels.conv_tiles",
     "dnncanon.gpu.kernels.correlation",
     "dnncanon.gpu.kernels.element",
     "dnncanon.gpu.kernels.epilogue",

@@ -17,7 +17,6 @@ from dnncanon.gpu import (
     backend,
     compatibility,  # noqa: F401  (has to be imported before numba.cuda is)
 )
-from dnncanon.gpu.plans import ExecutionPlan
 from dnncanon.gpu.fused import fuse
 from dnncanon.gpu.library import (
     algorithms,
@@ -26,6 +25,7 @@ from dnncanon.gpu.library import (
     function,
     functions,
 )
+from dnncanon.gpu.plans import ExecutionPlan
 from dnncanon.gpu.primitive import Algorithm
 from dnncanon.gpu.runtime import DeviceArray, DeviceError, as_strided, empty, to_device, to_host
 from dnncanon.gpu.tuning import Timing

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dnncanon.gpu import backend, library
+from dnncanon.spec.numerics import permits
 
 _CONVOLUTIONS = (
     "conv_forward",
@@ -62,7 +63,7 @@ def _described(algorithm: str, primitives: tuple[str, ...]) -> dict[str, Any]:
         weaker = classes.get(algorithm)
         if weaker is not None:
             description["numerics"][name] = {
-                dtype: weaker if weaker in function.primitive.numerics(dtype) else claim
+                dtype: weaker if permits(function.primitive.numerics(dtype), weaker) else claim
                 for dtype, claim in description["numerics"][name].items()
             }
     return description
@@ -79,9 +80,18 @@ def _workspace_bytes(
 
 direct = only("direct", (*_CONVOLUTIONS, *_CAUSAL_CONVOLUTIONS))
 implicit_gemm = only("implicit_gemm", _CONVOLUTIONS)
+pointwise_1x1 = only("pointwise_1x1", _CONVOLUTIONS)
+depthwise = only("depthwise", _CONVOLUTIONS)
+gemm = only("gemm", _CONVOLUTIONS)
 implicit_precomp_gemm = only("implicit_precomp_gemm", _CONVOLUTIONS)
+implicit_precomp_gemm_tf32x3 = only("implicit_precomp_gemm_tf32x3", _CONVOLUTIONS)
+implicit_precomp_gemm_tf32 = only("implicit_precomp_gemm_tf32", _CONVOLUTIONS)
 two_pass = only("two_pass", _NORMS)
-fft = only("fft", _CAUSAL_CONVOLUTIONS)
+fft = only("fft", (*_CONVOLUTIONS, *_CAUSAL_CONVOLUTIONS))
+winograd = only("winograd", _CONVOLUTIONS)
+winograd_nonfused = only("winograd_nonfused", _CONVOLUTIONS)
+fft_tiling = only("fft_tiling", _CONVOLUTIONS)
 cuda_core = only("cuda_core", ("matmul_forward",))
 tensor_core_tf32x3 = only("tensor_core_tf32x3", ("matmul_forward",))
 tensor_core_tf32 = only("tensor_core_tf32", ("matmul_forward",))
+wgmma = only("wgmma", ("matmul_forward",))

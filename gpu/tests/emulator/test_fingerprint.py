@@ -384,8 +384,8 @@ def test_it_refuses_types_that_say_too_little():
 def test_every_kernel_of_the_library_can_be_cached():
     """A sample of each way in which they are made."""
     from dnncanon.gpu.kernels.conv_direct import direct
-    from dnncanon.gpu.kernels.conv_implicit_gemm import SMALL, implicit_gemm
+    from dnncanon.gpu.kernels.tile.parts import sum_parts
 
-    for kernel in (direct("float16"), implicit_gemm("float32", "float32", SMALL, 32)):
+    for kernel in (direct("float16"), sum_parts("float32", "float16")):
         assert isinstance(kernel.function, FunctionType)
         assert len(of(kernel.function)) == 64

@@ -61,8 +61,8 @@ __all__ = [
 ]
 
 DTYPES = (
-    DTypeRow("float64", ("ieee",)),
-    DTypeRow("float32", ("ieee", "ftz", "bf16x3", "tf32", "fft", WINOGRAD)),
+    DTypeRow("float64", ("ieee", "fft")),
+    DTypeRow("float32", ("ieee", "ftz", "tf32x3", "bf16x3", "tf32", "fft", WINOGRAD)),
     DTypeRow("float16", ("ieee", "ftz", "fp16_accumulate")),
     DTypeRow("bfloat16", ("ieee", "ftz")),
 )

@@ -16,7 +16,8 @@ class ConvBoundary:
 
     ``layout`` tells the strides of the first tensor: ``dense``; ``repeated``, 0 in the batch; or
     a number, by which all strides of the dense one are multiplied. ``report`` is the public report of a wrong
-    result or a crash that it follows, if it follows one.
+    result or a crash that it follows, if it follows one. ``special_values`` asks for NaN, Inf, −0 and
+    subnormals.
     """
 
     name: str
@@ -25,6 +26,7 @@ class ConvBoundary:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     layout: str | int = "dense"
     report: str = ""
+    special_values: bool = False
 
     def strides(self, shape: Shape) -> Shape | None:
         """Strides for the first tensor of a primitive, of this shape; None if it is dense."""
@@ -40,6 +42,7 @@ def conv_boundaries() -> Iterator[ConvBoundary]:
     """All of them, the cheapest first."""
     yield from _empty()
     yield from _channels()
+    yield from _NETWORKS
     yield from _layouts()
     yield from _REPORTED
     yield from _sizes()
@@ -52,6 +55,22 @@ def _empty() -> Iterator[ConvBoundary]:
     yield ConvBoundary("no output channels", (1, 2, 3), (0, 2, 2))
     yield ConvBoundary("empty input in padding", (1, 2, 0), (2, 2, 2), {"padding": 1})
 
+
+# What networks are made of, and algorithms are made for: drawn convolutions seldom have small filters, stride 1
+# and some padding at once.
+_NETWORKS = (
+    ConvBoundary("3 taps", (2, 3, 11), (2, 3, 3), {"padding": 1}),
+    ConvBoundary("3×3", (1, 3, 9, 10), (4, 3, 3, 3), {"padding": 1}),
+    ConvBoundary(
+        "3×3, NaN and Inf", (1, 3, 7, 6), (4, 3, 3, 3), {"padding": 1}, special_values=True
+    ),
+    ConvBoundary("3×3, wide padding", (2, 2, 4, 3), (3, 2, 3, 3), {"padding": 2}),
+    ConvBoundary("3×3, groups", (1, 4, 5, 6), (6, 2, 3, 3), {"padding": 1, "groups": 2}),
+    ConvBoundary("3×3, depthwise", (1, 9, 6, 5), (18, 1, 3, 3), {"padding": 1, "groups": 9}),
+    ConvBoundary("3×3×3", (1, 2, 3, 5, 4), (2, 2, 3, 3, 3), {"padding": 1}),
+    ConvBoundary("5×5", (1, 2, 8, 7), (2, 2, 5, 5), {"padding": 2}),
+    ConvBoundary("7×7, stride 2", (1, 3, 9, 9), (2, 3, 7, 7), {"padding": 3, "stride": 2}),
+)
 
 # Around the widths of vector loads, warps and tiles.
 _CHANNELS = ((7, 9), (8, 8), (9, 7), (31, 33), (32, 32), (33, 31))

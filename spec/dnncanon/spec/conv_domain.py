@@ -297,7 +297,7 @@ def _boundaries(
             made = made.with_tensor(first, strides=boundary.strides(tensor.shape))
             if str(made) not in seen:  # several convolutions have the same bias
                 seen.add(str(made))
-                yield Boundary(boundary.name, made, boundary.report)
+                yield Boundary(boundary.name, made, boundary.report, boundary.special_values)
 
     return of_dtype
 

@@ -11,8 +11,8 @@ _uint64 = types.uint64
 
 
 @cache
-def make_epilogue(dtype: str) -> Callable[..., None]:
-    """The device function that finishes a sum into outputs of one element type.
+def make_finisher(dtype: str) -> Callable[..., Any]:
+    """finish(sum, bias, bias_at, residual, residual_at, flags, alphas) -> the word of the output.
 
     The arguments ending in ``_at`` are positions in the arrays before them; ``flags`` and ``alphas``
     are those of ``plan.Epilogue.arguments``.
@@ -23,6 +23,34 @@ def make_epilogue(dtype: str) -> Callable[..., None]:
     @device_function
     def finish(
         value: Any,
+        bias: Any,
+        bias_at: Any,
+        residual: Any,
+        residual_at: Any,
+        flags: Any,
+        alphas: Any,
+    ) -> Any:
+        has_bias, has_residual, relu = flags
+        value *= number(alphas[0])
+        if has_residual:
+            value += number(alphas[1]) * to_sum(residual[_uint64(residual_at)])
+        if has_bias:
+            value += to_sum(bias[_uint64(bias_at)])
+        if relu and value < zero:  # a NaN is not below zero, and stays
+            value = zero
+        return from_sum(value)
+
+    return finish
+
+
+@cache
+def make_epilogue(dtype: str) -> Callable[..., None]:
+    """The device function that finishes a sum as ``make_finisher`` does, and stores it."""
+    finish = make_finisher(dtype)
+
+    @device_function
+    def finish_and_store(
+        value: Any,
         out: Any,
         out_at: Any,
         bias: Any,
@@ -32,14 +60,7 @@ def make_epilogue(dtype: str) -> Callable[..., None]:
         flags: Any,
         alphas: Any,
     ) -> None:
-        has_bias, has_residual, relu = flags
-        value *= number(alphas[0])
-        if has_residual:
-            value += number(alphas[1]) * to_sum(residual[_uint64(residual_at)])
-        if has_bias:
-            value += to_sum(bias[_uint64(bias_at)])
-        if relu and value < zero:  # a NaN is not below zero, and stays
-            value = zero
-        out[_uint64(out_at)] = from_sum(value)
+        word = finish(value, bias, bias_at, residual, residual_at, flags, alphas)
+        out[_uint64(out_at)] = word
 
-    return finish
+    return finish_and_store

@@ -5,9 +5,10 @@ spectrum of x from that of z (``Real``). So an error is relative to the norm of 
 the real and imaginary part, the smaller one would have the errors of the larger.
 
 The complex transform (``transform``) is Stockham's: passes of radix 4, and one of radix 2 at the end where n is
-no power of 4, each from one half of an array to the other, so that the result is in order. The inverse is the
-same with real and imaginary parts exchanged. Factors e^{−2πik/N} come from a table (``fill_table``), each
-rounded once: recurrences, which need no table, lose digits.
+no power of 4, each from one half of an array to the other, so that the result is in order. ``lines`` is the
+same along one dim of several, whose extents need not be known before the kernel runs. The inverse is the same
+with real and imaginary parts exchanged. Factors e^{−2πik/N} come from a table (``fill_table``), each rounded
+once: recurrences, which need no table, lose digits.
 
 X[k] for k = 0…n is kept as n pairs of numbers; the first holds X[0] and X[n], which are real.
 """
@@ -30,7 +31,7 @@ LEAST_POINTS = 2 * SIZES["float32"][0]
 
 TABLE_THREADS = 128
 
-_int64 = types.int64
+_int64, _uint32 = types.int64, types.uint32
 
 
 def threads_of(points: int) -> int:
@@ -78,6 +79,51 @@ def _table(dtype: str) -> Kernel:
 # --- The complex transform ------------------------------------------------------------------------
 
 
+@device_function
+def _turned(re: Any, im: Any, table: Any, count: Any, at: Any, turn: Any) -> Any:
+    """The number at ``at`` times e^{−iφ}, φ being so many angles of the table."""
+    at, sine = _uint32(at), _uint32(count + turn)
+    c, s = table[_uint32(turn)], table[sine]
+    x, y = re[at], im[at]
+    return x * c + y * s, y * c - x * s
+
+
+@device_function
+def _store(re: Any, im: Any, at: Any, x: Any, y: Any) -> None:
+    at = _uint32(at)
+    re[at], im[at] = x, y
+
+
+@device_function
+def _radix_4(
+    re: Any, im: Any, table: Any, count: Any, turn: Any, at: Any, apart: Any, to: Any, hop: Any
+) -> None:
+    """A butterfly of four numbers that lie ``apart``, turned by 0 to 3 angles, to four that lie a ``hop``."""
+    a_re, a_im = re[_uint32(at)], im[_uint32(at)]
+    b_re, b_im = _turned(re, im, table, count, at + apart, turn)
+    c_re, c_im = _turned(re, im, table, count, at + 2 * apart, 2 * turn)
+    d_re, d_im = _turned(re, im, table, count, at + 3 * apart, 3 * turn)
+    sum_re, sum_im = a_re + c_re, a_im + c_im
+    rest_re, rest_im = a_re - c_re, a_im - c_im
+    odd_re, odd_im = b_re + d_re, b_im + d_im
+    turned_re, turned_im = b_im - d_im, d_re - b_re  # −i·(b − d)
+    _store(re, im, to, sum_re + odd_re, sum_im + odd_im)
+    _store(re, im, to + hop, rest_re + turned_re, rest_im + turned_im)
+    _store(re, im, to + 2 * hop, sum_re - odd_re, sum_im - odd_im)
+    _store(re, im, to + 3 * hop, rest_re - turned_re, rest_im - turned_im)
+
+
+@device_function
+def _radix_2(
+    re: Any, im: Any, table: Any, count: Any, turn: Any, at: Any, apart: Any, to: Any, hop: Any
+) -> None:
+    """The same of two numbers."""
+    a_re, a_im = re[_uint32(at)], im[_uint32(at)]
+    b_re, b_im = _turned(re, im, table, count, at + apart, turn)
+    _store(re, im, to, a_re + b_re, a_im + b_im)
+    _store(re, im, to + hop, a_re - b_re, a_im - b_im)
+
+
 @cache
 def transform(points: int) -> Callable[..., Any]:
     """transform(re, im, table, thread): the spectrum of the first n numbers of two shared arrays of 2n.
@@ -95,38 +141,70 @@ def transform(points: int) -> Callable[..., Any]:
             step = count // (length * 4)
             for j in range(thread, quarter, threads):
                 k = j & (length - 1)
-                at = source + j
-                a_re, a_im = re[at], im[at]
-                c, s = table[k * step], table[count + k * step]
-                x, y = re[at + quarter], im[at + quarter]
-                b_re, b_im = x * c + y * s, y * c - x * s
-                c, s = table[2 * k * step], table[count + 2 * k * step]
-                x, y = re[at + half], im[at + half]
-                c_re, c_im = x * c + y * s, y * c - x * s
-                c, s = table[3 * k * step], table[count + 3 * k * step]
-                x, y = re[at + half + quarter], im[at + half + quarter]
-                d_re, d_im = x * c + y * s, y * c - x * s
-                sum_re, sum_im = a_re + c_re, a_im + c_im
-                rest_re, rest_im = a_re - c_re, a_im - c_im
-                odd_re, odd_im = b_re + d_re, b_im + d_im
-                turned_re, turned_im = b_im - d_im, d_re - b_re  # −i·(b − d)
                 to = target + (j - k) * 4 + k
-                re[to], im[to] = sum_re + odd_re, sum_im + odd_im
-                re[to + length], im[to + length] = rest_re + turned_re, rest_im + turned_im
-                re[to + 2 * length], im[to + 2 * length] = sum_re - odd_re, sum_im - odd_im
-                re[to + 3 * length], im[to + 3 * length] = rest_re - turned_re, rest_im - turned_im
+                _radix_4(re, im, table, count, k * step, source + j, quarter, to, length)
             cuda.syncthreads()
             source, length = target, length * 4
         if length < points:
             target = points - source
             for j in range(thread, half, threads):
-                at = source + j
-                c, s = table[2 * j], table[count + 2 * j]
-                x, y = re[at + half], im[at + half]
-                b_re, b_im = x * c + y * s, y * c - x * s
-                re[target + j], im[target + j] = re[at] + b_re, im[at] + b_im
-                re[target + half + j], im[target + half + j] = re[at] - b_re, im[at] - b_im
+                _radix_2(re, im, table, count, 2 * j, source + j, half, target + j, half)
             cuda.syncthreads()
+
+    return transformed
+
+
+@cache
+def lines(capacity: int, threads: int) -> Callable[..., Any]:
+    """lines(re, im, table, angles, source, line, inner, whole, thread): many lines of any length at once.
+
+    The lines are one dim of a box of 2^whole complex numbers: 2^line points that lie 2^inner apart. The box is
+    at ``source``, 0 or ``capacity``, of two shared arrays of twice the capacity; where it is afterwards is
+    returned. The table has 2^angles of them, at least as many as a line has points. Barriers are as for
+    ``transform``; without points to transform there are none. All numbers are uint32.
+
+    Butterfly j reads from 4j − 3·(j mod the distance of its numbers) on, and writes from 4j − 3r on with
+    r = j mod (points transformed before · 2^inner).
+    """
+
+    @device_function
+    def transformed(
+        re: Any,
+        im: Any,
+        table: Any,
+        angles: Any,
+        source: Any,
+        line: Any,
+        inner: Any,
+        whole: Any,
+        thread: Any,
+    ) -> Any:
+        one, count = _uint32(1), _uint32(1 << angles)
+        done = _uint32(0)  # points, as a power of two
+        while done + 2 <= line:
+            target = _uint32(capacity - source)
+            apart, hop = _uint32(one << (line + inner - 2)), _uint32(one << (done + inner))
+            j = _uint32(thread)
+            while j < one << (whole - 2):
+                r = _uint32(j & (hop - 1))
+                turn = _uint32(r >> inner << (angles - done - 2))
+                at = _uint32(source + 4 * j - 3 * (j & (apart - 1)))
+                to = _uint32(target + 4 * j - 3 * r)
+                _radix_4(re, im, table, count, turn, at, apart, to, hop)
+                j = _uint32(j + threads)
+            cuda.syncthreads()
+            source, done = target, _uint32(done + 2)
+        if done < line:
+            target, hop = _uint32(capacity - source), _uint32(one << (done + inner))
+            j = _uint32(thread)
+            while j < one << (whole - 1):
+                r = _uint32(j & (hop - 1))
+                at, turn = _uint32(2 * j - r), _uint32(r >> inner << (angles - line))
+                _radix_2(re, im, table, count, turn, source + at, hop, target + at, hop)
+                j = _uint32(j + threads)
+            cuda.syncthreads()
+            source = target
+        return source
 
     return transformed
 

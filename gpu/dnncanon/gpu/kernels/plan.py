@@ -46,11 +46,14 @@ class Epilogue:
 class Plan:
     """A convolution or one of its gradients, as correlations to be run in order.
 
-    They write disjoint parts of the output, unless the first one writes zeros everywhere.
+    They write disjoint parts of the output, unless the first one writes zeros everywhere. ``residual`` is the
+    layout of what is added to them, if something is; ``depthwise`` says that groups have an input channel each.
     """
 
     dtype: str
     correlations: tuple[Correlation, ...]
+    residual: Layout | None = None
+    depthwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,17 +56,18 @@ MUTANTS = (
         "input_cleared_after_use",
         "output",
         "the first input is overwritten once it has been used",
-        "        return call.results(",
-        "        if tensors[0].size:\n            describe(tensors[0], '').host[...] = 0\n"
-        "        return call.results(",
+        "            self.implementation.run(self.launch)\n",
+        "            self.implementation.run(self.launch)\n"
+        "        first = next(iter(self.launch.inputs.values()))\n"
+        "        if first.size:\n            describe(first, '').host[...] = 0\n",
         DATA,
     ),
     _seam(
         "empty_sums_skipped",
         "output",
         "where there is nothing to add up the output is not written",
-        "if any(tensor.size for tensor in call.outputs):",
-        "if all(array.size for array in (*inputs.values(), *call.outputs)):",
+        "if any(tensor.size for tensor in self.launch.call.outputs):",
+        "if all(array.size for array in (*self.launch.inputs.values(), *self.launch.call.outputs)):",
         FILTER,
     ),
     _seam(

@@ -140,25 +140,25 @@ MUTANTS = (
         "output_added_to",
         "output",
         "results are added to what the output holds",
-        "out[_uint64(out_at)] = from_sum(value)",
-        "out[_uint64(out_at)] = from_sum(value + to_sum(out[_uint64(out_at)]))",
+        "out[_uint64(out_at)] = word",
+        "out[_uint64(out_at)] = word + out[_uint64(out_at)]",
         FORWARD,
     ),
     _epilogue(
         "zeros_not_stored",
         "output",
         "outputs that are 0 are left as they were",
-        "out[_uint64(out_at)] = from_sum(value)",
-        "if value != zero:\n            out[_uint64(out_at)] = from_sum(value)",
+        "out[_uint64(out_at)] = word",
+        "if word != 0:\n            out[_uint64(out_at)] = word",
     ),
     _epilogue(
         "neighbour_written",
         "output",
         "results are stored in pairs: the element behind, a gap or a margin perhaps, is written too",
-        "out[_uint64(out_at)] = from_sum(value)",
-        "out[_uint64(out_at)] = from_sum(value)\n"
+        "out[_uint64(out_at)] = word",
+        "out[_uint64(out_at)] = word\n"
         "        if out_at + 1 < out.size:\n"
-        "            out[_uint64(out_at + 1)] = from_sum(value)",
+        "            out[_uint64(out_at + 1)] = word",
     ),
     _plan(
         "bias_stride_ignored",

@@ -1,6 +1,6 @@
 """Defects in what a convolution is turned into: extents, strides, residues, index arithmetic."""
 
-from dnncanon.gpu.mutants.making import DATA, FILTER, FORWARD, IMPLICIT_GEMM, mutants_of
+from dnncanon.gpu.mutants.making import DATA, FILTER, FORWARD, mutants_of
 
 _mutant = mutants_of("kernels.correlation", primitive=FORWARD)
 _data = mutants_of("kernels.correlation", primitive=DATA)
@@ -157,7 +157,6 @@ MUTANTS = (
         "rows are taken to be as far apart as columns",
         "+ i1 * layout[5]",
         "+ i1 * layout[6]",
-        backend=IMPLICIT_GEMM,
     ),
     _index(
         "offset_dropped",

@@ -6,6 +6,7 @@ _BACKEND = "dnncanon.gpu.single_algorithm:implicit_precomp_gemm"
 _HALF = ("float16",)
 
 _windows = mutants_of("kernels.tile.windows", primitive=FORWARD, backend=_BACKEND)
+_tiles = mutants_of("kernels.conv_tiles", primitive=FORWARD, backend=_BACKEND)
 _algorithm = mutants_of("kernels.conv_implicit_precomp_gemm", primitive=FORWARD, backend=_BACKEND)
 
 MUTANTS = (
@@ -62,24 +63,16 @@ MUTANTS = (
         "precomp_rows_of_outputs_overlap",
         "index",
         "positions of the last dim lie as far apart as those of the one before",
-        "row % n2 * of_q2",
-        "row % n2 * of_q1",
+        "* at[1][1 + digit]",
+        "* at[1][1 + min(digit, 2)]",
         dtypes=_HALF,
     ),
-    _algorithm(
+    _tiles(
         "precomp_source_of_first_group",
         "index",
         "every group reads the channels of the first",
-        "groups = (source.strides[0], filters.strides[0]",
-        "groups = (0, filters.strides[0]",
-        dtypes=_HALF,
-    ),
-    _algorithm(
-        "precomp_filters_of_first_group",
-        "index",
-        "every group has the filters of the first",
-        "groups = (source.strides[0], filters.strides[0]",
-        "groups = (source.strides[0], 0",
+        "groups = (source.group, filters.group, out.group",
+        "groups = (0, filters.group, out.group",
         dtypes=_HALF,
     ),
     _algorithm(
@@ -90,7 +83,7 @@ MUTANTS = (
         "if packed.channels < channels:",
         dtypes=_HALF,
     ),
-    _algorithm(
+    _tiles(
         "precomp_bias_of_first_group",
         "index",
         "every group has the bias of the first",
@@ -99,7 +92,7 @@ MUTANTS = (
         FUSED,
         _HALF,
     ),
-    _algorithm(
+    _tiles(
         "precomp_residual_not_scaled",
         "arithmetic",
         "the residual is added without its factor",
@@ -107,5 +100,13 @@ MUTANTS = (
         "scalars = (epilogue.alpha1, 1.0)",
         FUSED,
         _HALF,
+    ),
+    _algorithm(
+        "precomp_tf32_for_tf32x3",
+        "precision",
+        "the algorithm of three products makes one",
+        "_tiling(self.numerics or plan.dtype, part",
+        '_tiling("tf32" if self.numerics else plan.dtype, part',
+        backend=f"{_BACKEND}_tf32x3",
     ),
 )

@@ -112,10 +112,13 @@ def chunks_of_windows(layout: Slice, threads: int) -> Fetch:
 def start_of_position(at: Any, row: Any) -> Any:
     """Where output (b, q) starts, for ``Output.start_of_row``.
 
-    ``at`` is (first element, (stride of channels, strides of b and of three dims, positions)).
+    ``at`` is (first element, (stride of channels, strides of b and of three dims, divisors and extents of the
+    digits b, q of a row)): each digit is row // divisor % extent.
     """
-    _, of_b, of_q0, of_q1, of_q2, n0, n1, n2 = at[1]
-    b = row // (n0 * n1 * n2)
-    return (
-        at[0] + b * of_b + row // (n1 * n2) % n0 * of_q0 + row // n2 % n1 * of_q1 + row % n2 * of_q2
-    )
+    n = _uint32(row)
+    place = at[0]
+    for digit in range(4):
+        place += (
+            _int64(n // _uint32(at[1][5 + digit]) % _uint32(at[1][9 + digit])) * at[1][1 + digit]
+        )
+    return place
