@@ -115,13 +115,13 @@ def _tensors(launch: Launch[Any]) -> Any:
 def _epilogue(problem: Any, inputs: Mapping[str, DeviceArray]) -> Epilogue:
     if not isinstance(problem, FusedConvProblem):
         return Epilogue()
-    z = inputs.get("z") if problem.alpha2 else None
+    at = _residual(problem, inputs)
     return Epilogue(
         alpha1=problem.alpha1,
         alpha2=problem.alpha2,
         bias=inputs["bias"],
-        residual=z,
-        residual_at=_residual(problem, inputs),
+        residual=None if at is None else inputs["z"],
+        residual_at=at,
         relu=problem.activation == "relu",
     )
 

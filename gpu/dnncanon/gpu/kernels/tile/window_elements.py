@@ -33,9 +33,25 @@ LANES = 8
 # The numbers that ``at`` holds of any operand: what a slice adds to each of the four digits, where these end,
 # what a carry adds to the next; how far a slice, and a carry of each digit, moves in memory; then what it takes
 # to start in the middle: whether channels are the fastest, how many there are, taps, gaps, strides of channels
-# and taps, and whether adjacent threads read along the depth.
-_ADD, _END, _CARRIED, _MOVE, _START = 0, 4, 8, 11, 16
-_GAP, _STRIDE, _ALONG, _LINES = _START + 5, _START + 8, _START + 12, _START + 13
+# and taps, and whether adjacent threads read along the depth. Behind them is what only one operand has.
+#
+# All have names: numba-cuda takes an index that is a sum of constants for one that is known at run time only,
+# and makes a branch for each number that there is.
+_ADD_0, _ADD_1, _ADD_2, _ADD_3, _END_0, _END_1, _END_2, _END_3 = range(8)
+_CARRIED_1, _CARRIED_2, _CARRIED_3 = range(8, 11)
+_MOVE, _MOVE_0, _MOVE_1, _MOVE_2, _MOVE_3 = range(11, 16)
+_FASTEST, _CHANNELS, _TAPS_0, _TAPS_1, _TAPS_2, _GAP_0, _GAP_1, _GAP_2 = range(16, 24)
+_STRIDE, _STRIDE_0, _STRIDE_1, _STRIDE_2, _ALONG = range(24, 29)
+
+# Of filters, the stride of lines; of windows, those of the batch and three coordinates, divisors and extents of
+# a row's digits, steps, shifts, and the source's extents.
+_LINES = 29
+_OF_B, _OF_0, _OF_1, _OF_2 = range(29, 33)
+_B_DIVISOR, _Q0_DIVISOR, _Q1_DIVISOR, _Q2_DIVISOR, _B_EXTENT, _Q0_EXTENT, _Q1_EXTENT, _Q2_EXTENT = (
+    range(33, 41)
+)
+_STEP_0, _STEP_1, _STEP_2, _SHIFT_0, _SHIFT_1, _SHIFT_2 = range(41, 47)
+_EXTENT_0, _EXTENT_1, _EXTENT_2 = range(47, 50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +221,6 @@ def elements_of_windows(layout: Slice, threads: int, kind: Words, *, wide: bool 
     number, unsigned = (_int64, _uint64) if wide else (_int32, _uint32)
     outside = _OUTSIDE_WIDE if wide else OUTSIDE
     itemsize, scale, deep = layout.itemsize, kind.scale, layout.depth
-    of_b, digits = _LINES, _LINES + 4
-    steps, shifts, extents = _LINES + 12, _LINES + 15, _LINES + 18
     first_line = own + 4
 
     @device_function
@@ -218,14 +232,14 @@ def elements_of_windows(layout: Slice, threads: int, kind: Words, *, wide: bool 
         first_place = locate(array, at[0])
         for i in range(each):
             n = _uint32(line + row + i * apart)
-            b = _int64(n // _uint32(w[digits]) % _uint32(w[digits + 4]))
-            q0 = _int64(n // _uint32(w[digits + 1]) % _uint32(w[digits + 5]))
-            q1 = _int64(n // _uint32(w[digits + 2]) % _uint32(w[digits + 6]))
-            q2 = _int64(n // _uint32(w[digits + 3]) % _uint32(w[digits + 7]))
-            i0 = q0 * w[steps] - w[shifts]
-            i1 = q1 * w[steps + 1] - w[shifts + 1]
-            i2 = q2 * w[steps + 2] - w[shifts + 2]
-            first = b * w[of_b] + i0 * w[of_b + 1] + i1 * w[of_b + 2] + i2 * w[of_b + 3]
+            b = _int64(n // _uint32(w[_B_DIVISOR]) % _uint32(w[_B_EXTENT]))
+            q0 = _int64(n // _uint32(w[_Q0_DIVISOR]) % _uint32(w[_Q0_EXTENT]))
+            q1 = _int64(n // _uint32(w[_Q1_DIVISOR]) % _uint32(w[_Q1_EXTENT]))
+            q2 = _int64(n // _uint32(w[_Q2_DIVISOR]) % _uint32(w[_Q2_EXTENT]))
+            i0 = q0 * w[_STEP_0] - w[_SHIFT_0]
+            i1 = q1 * w[_STEP_1] - w[_SHIFT_1]
+            i2 = q2 * w[_STEP_2] - w[_SHIFT_2]
+            first = b * w[_OF_B] + i0 * w[_OF_0] + i1 * w[_OF_1] + i2 * w[_OF_2]
             longs[1 + i] = first_place + first * scale
             inside = line + row + i * apart < limits[0]
             kept[first_line + 3 * i] = number(i0) if inside else number(outside)
@@ -243,9 +257,9 @@ def elements_of_windows(layout: Slice, threads: int, kind: Words, *, wide: bool 
             # As an unsigned number a negative coordinate is beyond every extent.
             inside = (
                 more
-                & (unsigned(kept[first_line + 3 * i] + t0) < unsigned(w[extents]))
-                & (unsigned(kept[first_line + 3 * i + 1] + t1) < unsigned(w[extents + 1]))
-                & (unsigned(kept[first_line + 3 * i + 2] + t2) < unsigned(w[extents + 2]))
+                & (unsigned(kept[first_line + 3 * i] + t0) < unsigned(w[_EXTENT_0]))
+                & (unsigned(kept[first_line + 3 * i + 1] + t1) < unsigned(w[_EXTENT_1]))
+                & (unsigned(kept[first_line + 3 * i + 2] + t2) < unsigned(w[_EXTENT_2]))
             )
             move(target + _uint32(i * apart * itemsize), array, longs[1 + i] + longs[0], inside)
         advance(longs, ints, w)
@@ -309,22 +323,20 @@ def _start(share: Share, scale: int, own: int, *, wide: bool) -> Callable[..., A
             row = thread // LANES % apart
             own_step = thread // (LANES * apart) * LANES + thread % LANES
         k = _int64(depth + own_step)
-        taps = w[_START + 2] * w[_START + 3] * w[_START + 4]
-        channel, tap = (
-            (k % w[_START + 1], k // w[_START + 1]) if w[_START] else (k // taps, k % taps)
-        )
-        t2 = tap % w[_START + 4]
-        t1 = tap // w[_START + 4] % w[_START + 3]
-        t0 = tap // w[_START + 4] // w[_START + 3]
-        moved = (
-            channel * w[_STRIDE] + t0 * w[_STRIDE + 1] + t1 * w[_STRIDE + 2] + t2 * w[_STRIDE + 3]
-        )
+        taps = w[_TAPS_0] * w[_TAPS_1] * w[_TAPS_2]
+        channel, tap = k // taps, k % taps
+        if w[_FASTEST]:
+            channel, tap = k % w[_CHANNELS], k // w[_CHANNELS]
+        t2 = tap % w[_TAPS_2]
+        t1 = tap // w[_TAPS_2] % w[_TAPS_1]
+        t0 = tap // w[_TAPS_2] // w[_TAPS_1]
+        moved = channel * w[_STRIDE] + t0 * w[_STRIDE_0] + t1 * w[_STRIDE_1] + t2 * w[_STRIDE_2]
         longs[0] = moved * scale
         kept = chosen(longs, ints)
-        kept[own] = number(channel if w[_START] else _int64(0))
-        kept[own + 1] = number(t2 * w[_GAP + 2])
-        kept[own + 2] = number(t1 * w[_GAP + 1])
-        kept[own + 3] = number(t0 * w[_GAP])
+        kept[own] = number(channel if w[_FASTEST] else _int64(0))
+        kept[own + 1] = number(t2 * w[_GAP_2])
+        kept[own + 2] = number(t1 * w[_GAP_1])
+        kept[own + 3] = number(t0 * w[_GAP_0])
         ints[_PLACE] = _int32(own_step * pitch + row * itemsize)
         ints[_LEFT] = _int32(limits[1] - depth - own_step)
         return row
@@ -336,19 +348,29 @@ def _start(share: Share, scale: int, own: int, *, wide: bool) -> Callable[..., A
 def _advance(own: int, *, wide: bool) -> Callable[..., None]:
     """advance(longs, ints, w): to the same step of the next slice."""
     chosen, number = (_wide, _int64) if wide else (_narrow, _int32)
+    own_1, own_2, own_3 = own + 1, own + 2, own + 3
+
+    @device_function
+    def onward(digit: Any, added: Any, carry: Any, end: Any) -> Any:
+        total = number(digit + number(added) + carry)
+        over = total >= number(end)
+        return (number(total - number(end)) if over else total), over
 
     @device_function
     def advance(longs: Any, ints: Any, w: Any) -> None:
-        kept = chosen(longs, ints)
-        distance, carry = longs[0] + w[_MOVE], number(0)
-        for digit in range(4):
-            total = number(kept[own + digit] + number(w[_ADD + digit]) + carry)
-            over = total >= number(w[_END + digit])
-            kept[own + digit] = number(total - number(w[_END + digit])) if over else total
-            distance += w[_MOVE + 1 + digit] if over else _int64(0)
-            carry = number(0)
-            if digit < 3:
-                carry = number(w[_CARRIED + digit]) if over else number(0)
+        kept, nothing = chosen(longs, ints), number(0)
+        kept[own], over_0 = onward(kept[own], w[_ADD_0], nothing, w[_END_0])
+        carry = number(w[_CARRIED_1]) if over_0 else nothing
+        kept[own_1], over_1 = onward(kept[own_1], w[_ADD_1], carry, w[_END_1])
+        carry = number(w[_CARRIED_2]) if over_1 else nothing
+        kept[own_2], over_2 = onward(kept[own_2], w[_ADD_2], carry, w[_END_2])
+        carry = number(w[_CARRIED_3]) if over_2 else nothing
+        kept[own_3], over_3 = onward(kept[own_3], w[_ADD_3], carry, w[_END_3])
+        distance = longs[0] + w[_MOVE]
+        distance += w[_MOVE_0] if over_0 else _int64(0)
+        distance += w[_MOVE_1] if over_1 else _int64(0)
+        distance += w[_MOVE_2] if over_2 else _int64(0)
+        distance += w[_MOVE_3] if over_3 else _int64(0)
         longs[0] = distance
 
     return advance
