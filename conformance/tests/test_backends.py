@@ -183,9 +183,17 @@ def test_a_backend_that_cannot_be_started(source: str, module: Write) -> None:
 @pytest.mark.parametrize(
     ("dtype", "claimed", "allowed"),
     [
-        ("float32", "fast_math", "ieee or ftz or bf16x3 or tf32 or fft or winograd(m,r)"),
-        ("float32", "winograd(m,r)", "ieee or ftz or bf16x3 or tf32 or fft or winograd(m,r)"),
-        ("float32", "winograd(40,3)", "ieee or ftz or bf16x3 or tf32 or fft or winograd(m,r)"),
+        ("float32", "fast_math", "ieee or ftz or tf32x3 or bf16x3 or tf32 or fft or winograd(m,r)"),
+        (
+            "float32",
+            "winograd(m,r)",
+            "ieee or ftz or tf32x3 or bf16x3 or tf32 or fft or winograd(m,r)",
+        ),
+        (
+            "float32",
+            "winograd(40,3)",
+            "ieee or ftz or tf32x3 or bf16x3 or tf32 or fft or winograd(m,r)",
+        ),
         ("float16", "tf32", "ieee or ftz or fp16_accumulate"),
         ("float64", "ftz", "ieee or fft"),
     ],
