@@ -348,29 +348,20 @@ def _start(share: Share, scale: int, own: int, *, wide: bool) -> Callable[..., A
 def _advance(own: int, *, wide: bool) -> Callable[..., None]:
     """advance(longs, ints, w): to the same step of the next slice."""
     chosen, number = (_wide, _int64) if wide else (_narrow, _int32)
-    own_1, own_2, own_3 = own + 1, own + 2, own + 3
-
-    @device_function
-    def onward(digit: Any, added: Any, carry: Any, end: Any) -> Any:
-        total = number(digit + number(added) + carry)
-        over = total >= number(end)
-        return (number(total - number(end)) if over else total), over
 
     @device_function
     def advance(longs: Any, ints: Any, w: Any) -> None:
-        kept, nothing = chosen(longs, ints), number(0)
-        kept[own], over_0 = onward(kept[own], w[_ADD_0], nothing, w[_END_0])
-        carry = number(w[_CARRIED_1]) if over_0 else nothing
-        kept[own_1], over_1 = onward(kept[own_1], w[_ADD_1], carry, w[_END_1])
-        carry = number(w[_CARRIED_2]) if over_1 else nothing
-        kept[own_2], over_2 = onward(kept[own_2], w[_ADD_2], carry, w[_END_2])
-        carry = number(w[_CARRIED_3]) if over_2 else nothing
-        kept[own_3], over_3 = onward(kept[own_3], w[_ADD_3], carry, w[_END_3])
-        distance = longs[0] + w[_MOVE]
-        distance += w[_MOVE_0] if over_0 else _int64(0)
-        distance += w[_MOVE_1] if over_1 else _int64(0)
-        distance += w[_MOVE_2] if over_2 else _int64(0)
-        distance += w[_MOVE_3] if over_3 else _int64(0)
+        kept, added, ends = chosen(longs, ints), w[_ADD_0:_END_0], w[_END_0:_CARRIED_1]
+        carried, moves = w[_CARRIED_1:_MOVE], w[_MOVE_0:_FASTEST]
+        distance, carry = longs[0] + w[_MOVE], number(0)
+        for digit in range(4):
+            total = number(kept[own + digit] + number(added[digit]) + carry)
+            over = total >= number(ends[digit])
+            kept[own + digit] = number(total - number(ends[digit])) if over else total
+            distance += moves[digit] if over else _int64(0)
+            carry = number(0)
+            if digit < 3:
+                carry = number(carried[digit]) if over else number(0)
         longs[0] = distance
 
     return advance
