@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from dnncanon.gpu.runtime.array import DeviceArray
+from dnncanon.gpu.runtime.interop import WORKSPACE_ALIGNMENT
 from dnncanon.gpu.runtime.launching import Kernel
 from dnncanon.gpu.runtime.selection import Device
 from dnncanon.gpu.runtime.tensor_map import TensorLayout
 
-ALIGNMENT = 16
-"""Bytes: addresses keep their alignment up to this, the widest word that a kernel may move at once."""
+ALIGNMENT = WORKSPACE_ALIGNMENT
+"""Bytes: addresses keep their alignment up to the widest word that a kernel may move at once."""
 
 _REGION = 1 << 52
 """Bytes of address space of a placeholder, twice what any address of a device has. Its array starts in the
