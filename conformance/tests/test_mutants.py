@@ -97,6 +97,18 @@ def test_the_command_tells_fates_and_writes_the_kill_table(
     assert names_in(page) == ["reference.batch_mean", "reference.double_rounding"]
 
 
+def test_shards_share_the_mutants_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    hunted = []
+    for shard in ("1/3", "2/3"):
+        out = tmp_path / "part.md"
+        words = ["mutants", "reference.batch_*", "reference.double_*", "--shard", shard]
+        assert main([*words, "--out", str(out)]) == 0
+        hunted += names_in(out.read_text("utf-8"))
+    assert sorted(hunted) == ["reference.batch_mean", "reference.double_rounding"]
+    assert main([*words[:-1], "3/3"]) == 3, "nothing was tested"
+    capsys.readouterr()
+
+
 def names_in(page: str) -> list[str]:
     return re.findall(r"^\| (\w+\.\w+) \|", page, re.MULTILINE)
 

@@ -232,7 +232,7 @@ def _mutants(arguments: argparse.Namespace) -> int:
     from dnncanon.conformance.mutants import hunt, page, select, tally, usable_cores
     from dnncanon.conformance.progress import progress_bar
 
-    mutants = select(arguments.name)
+    mutants = arguments.shard.of(select(arguments.name))
     fates = []
     with progress_bar() as progress:
         task = progress.add_task("mutants", total=len(mutants))
@@ -257,6 +257,8 @@ def _mutants(arguments: argparse.Namespace) -> int:
         path = Path(arguments.out)
         path.write_text(page(fates, shlex.join(["dnncanon", *arguments.words])), "utf-8")
         print(f"wrote {path}")
+    if not fates:
+        return NOTHING_TESTED
     return NOT_CONFORMING if amiss else OK
 
 
@@ -324,6 +326,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--timeout", type=_positive_number, default=60.0, metavar="SECONDS")
     command.add_argument(
         "--jobs", type=_positive_integer, help="hunted side by side (default: one a core)"
+    )
+    command.add_argument(
+        "--shard",
+        type=_shard,
+        default="1/1",
+        metavar="I/N",
+        help="only every N-th, from the I-th on",
     )
     command.add_argument("--out", metavar="FILE", help="write the kill table there, as Markdown")
     command.set_defaults(do=_mutants)

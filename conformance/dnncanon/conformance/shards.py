@@ -8,10 +8,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dnncanon.conformance.case import Case
 from dnncanon.reports import Environment, Results, ResultsWriter
+
+Item = TypeVar("Item")
 
 
 class MergeError(Exception):
@@ -40,6 +42,10 @@ class Shard:
     def holds(self, case: Case) -> bool:
         """Whether the case is one of this shard's."""
         return zlib.crc32(str(case).encode()) % self.count == self.index - 1
+
+    def of(self, items: Sequence[Item]) -> Sequence[Item]:
+        """This shard's of some items: every so many-th, as neighbours are alike."""
+        return items[self.index - 1 :: self.count]
 
 
 WHOLE = Shard()
