@@ -69,6 +69,7 @@ _NETWORKS = (
     ConvBoundary("3×3, depthwise", (1, 9, 6, 5), (18, 1, 3, 3), {"padding": 1, "groups": 9}),
     ConvBoundary("3×3×3", (1, 2, 3, 5, 4), (2, 2, 3, 3, 3), {"padding": 1}),
     ConvBoundary("5×5", (1, 2, 8, 7), (2, 2, 5, 5), {"padding": 2}),
+    ConvBoundary("1 tap, 64 groups", (5, 64, 6), (64, 1, 1), {"groups": 64}),
     ConvBoundary("7×7, stride 2", (1, 3, 9, 9), (2, 3, 7, 7), {"padding": 3, "stride": 2}),
 )
 
