@@ -127,4 +127,13 @@ def convolution(total: Array, first: Array, second: Array) -> Array:
     return total if told is None else told(first, second)
 
 
-__all__ = ["Array", "Definition", "Lift", "convolution", "defines"]
+def kept(value: Array, dtype: str) -> Array:
+    """``value`` as it is, said to be kept in ``dtype`` by backends that do: an operand of a matrix product.
+
+    It is rounded once more, which the accuracy model's arrays are told.
+    """
+    told = getattr(value, "kept_as", None)
+    return value if told is None else told(dtype)
+
+
+__all__ = ["Array", "Definition", "Lift", "convolution", "defines", "kept"]

@@ -60,6 +60,10 @@ product.
 is a multiple of q that p bits can hold: nothing is rounded, and the bound is 0. Σ|t| <= sqrt(n·Σt²).
 The quantum must not be below η, the spacing of the subnormal numbers.
 
+*Kept narrowly.* What a backend keeps from one step to the next may be an operand of a matrix product, in the
+tensors' own type: a state of float16 is rounded once more, by u of that type, and may underflow or overflow.
+The reference says where (``kept``).
+
 *Underflow.* Each rounding may also lose half of η: + η²/12. Where subnormal results may be flushed to
 zero it may lose the smallest normal number m instead: + m²/3.
 
@@ -69,7 +73,8 @@ and not come back: where |v| + 4·sqrt(Σt²) exceeds the largest number the err
 that of a multiple of it, by 0 neither: 0·Inf is NaN.
 
 *Units.* The variance of a float64 near its underflow is no float64 any more. So an array keeps its squares
-in a unit of its own, a power of two near its largest value; units of products multiply.
+in a unit of its own, a power of two near its largest value; units of products multiply. Arrays whose units are
+far apart take those of their largest values or errors, before one of them takes the other's.
 
 *Common errors.* A mean subtracted from a row, or a constant such as 0.1, puts one error into many elements.
 Independence would then be wrong where these elements are added up again: Σ dy·(x − mean) holds the mean's

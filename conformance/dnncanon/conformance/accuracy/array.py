@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from dnncanon.spec import DType
+from dnncanon.spec import DTYPES, DType
 from dnncanon.spec.numerics import LIBRARY, FunctionError
 
 Floats = NDArray[np.float64]
@@ -373,6 +373,20 @@ class ErrorArray(NDArrayOperatorsMixin):
 
         return convolved(self, first, second)
 
+    def kept_as(self, dtype: str) -> "ErrorArray":
+        """The array, of which the reference says that a backend may keep it in ``dtype`` and read it again."""
+        narrow = Precision.of(DTYPES[dtype])
+        if narrow.digits >= self.precision.digits:
+            return self
+        array = self.settled()
+        held = narrow.holds(np.abs(array.value), array.quantum) & (array.total_variance() == 0.0)
+        rounding = narrow.variance * array.squared() + narrow.underflow(array.unit)
+        variance = array.variance + np.where(held | ~np.isfinite(array.value), 0.0, rounding)
+        reach = np.abs(array.value) + SIGMAS * np.sqrt(array.total_variance()) * array.unit
+        with np.errstate(invalid="ignore"):
+            overflows = np.isfinite(array.value) & (reach > narrow.largest)
+        return array.with_variance(np.where(overflows, np.inf, variance))
+
     def with_variance(self, variance: Floats) -> "ErrorArray":
         """The same values with another error, and no sum pending."""
         return ErrorArray(
@@ -402,9 +416,9 @@ class ErrorArray(NDArrayOperatorsMixin):
         return ErrorArray(
             self.value,
             self.precision,
-            scaled(self.variance, ratio**2),
+            scaled(scaled(self.variance, ratio), ratio),  # ratio² may be too large
             terms=self.terms,
-            squares=scaled(self.squares, ratio**2),
+            squares=scaled(scaled(self.squares, ratio), ratio),
             quantum=self.quantum,
             unit=unit,
             common={
@@ -413,6 +427,16 @@ class ErrorArray(NDArrayOperatorsMixin):
             },
             fan=self.fan,
         )
+
+    def in_needed_unit(self) -> "ErrorArray":
+        """The same array in the unit of its largest value or error.
+
+        That of a product is the product of the operands' units, though the values may have met zeros only.
+        """
+        parts = (self.variance, self.squares, *(c.sensitivity**2 for c in self.common.values()))
+        root = max(math.sqrt(part.max(initial=0.0, where=np.isfinite(part))) for part in parts)
+        power = math.frexp(root)[1] + _exponent(self.unit) - 1 if root else -1074
+        return self.in_unit(max(math.ldexp(1.0, min(power, 1023)), self.precision.subnormal))
 
     def lift(self, other: Any) -> "ErrorArray":
         """A constant as an array; it is rounded to the format unless that can hold it."""
@@ -549,10 +573,16 @@ def unit_of(value: Floats, precision: Precision) -> float:
     return max(power, precision.subnormal)
 
 
+_FAR_APART = 200
+"""Binades between units from which on squares in the smaller one may be no float64 in the larger."""
+
+
 def in_one_unit(a: ErrorArray, b: ErrorArray) -> tuple[ErrorArray, ErrorArray]:
     """Both in the larger unit: what vanishes in it is nothing beside the other's."""
     if a.unit == b.unit:
         return a, b
+    if abs(_exponent(a.unit) - _exponent(b.unit)) > _FAR_APART:
+        a, b = a.in_needed_unit(), b.in_needed_unit()
     unit = max(a.unit, b.unit)
     return (a.in_unit(unit), b) if a.unit < unit else (a, b.in_unit(unit))
 

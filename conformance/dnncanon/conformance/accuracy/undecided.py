@@ -18,13 +18,16 @@ class Undecided(np.ndarray[Any, np.dtype[np.bool_]]):
 
     undecided: NDArray[np.bool_]
     precision: Precision
+    made = 0
+    """How many there have been: whoever counts standard deviations leaves out errors of such decisions."""
 
     def __new__(
         cls, value: NDArray[np.bool_], undecided: NDArray[np.bool_], precision: Precision
     ) -> "Undecided":
-        made = np.asarray(value, np.bool_).view(cls)
-        made.undecided, made.precision = undecided, precision
-        return made
+        truths = np.asarray(value, np.bool_).view(cls)
+        truths.undecided, truths.precision = undecided, precision
+        Undecided.made += 1
+        return truths
 
     def __array_finalize__(self, made_of: Any) -> None:
         """Whatever NumPy makes of such an array, other than by the functions below, is decided."""
