@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dnncanon import spec
-from dnncanon.spec.attributes import Flag, Integers, Real, RealPerDim
+from dnncanon.spec.attributes import Flag, Integers, Real, RealPerDim, Reals
 
 
 class RaisingIndex:
@@ -102,6 +102,37 @@ POINTS = np.ones((2, 6, 6, 2), "f")
 SEQUENCES, FILTERS = np.ones((2, 3, 5), "f"), np.ones((3, 4), "f")
 TRIPLES, FILTERS_OF_TRIPLES = np.ones((2, 3, 3, 5), "f"), np.ones((3, 3, 2), "f")
 ROWS, OFFSETS = np.ones((4, 5), "f"), np.array([0, 1, 4], "i4")
+STEPS, UNITS = np.ones((2, 3, 4), "f"), {"hidden_size": 4}  # as many inputs as units
+
+
+def reserved(blocks: int) -> Any:
+    """What the forward pass leaves of STEPS."""
+    return np.ones((1, 6, blocks * 4), "f")
+
+
+def weights_of(gates: int) -> Any:
+    """W and R of 4 × 4, bW and bR, for each gate."""
+    return np.ones(gates * (16 + 16 + 4 + 4), "f")
+
+
+RECURRENT: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    f"{cell}_{direction}": (
+        tensors,
+        {**UNITS, **({"input_size": 4} if "data" in direction else {})},
+    )
+    for cell, gates, blocks, saved in (
+        ("rnn_relu", 1, 1, (reserved(1),)),
+        ("rnn_tanh", 1, 1, (reserved(1),)),
+        ("lstm", 4, 4, (reserved(4), reserved(1))),
+        ("gru", 3, 4, (reserved(4), reserved(1))),
+    )
+    for direction, tensors in {
+        "forward": (STEPS, weights_of(gates)),
+        "backward_data": (STEPS, weights_of(gates), *saved),
+        "backward_weights": (STEPS, reserved(1), reserved(blocks)),
+        "backward": (STEPS, STEPS, weights_of(gates)),
+    }.items()
+}
 CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "conv_forward": ((X, W), {"groups": 2}),
     "conv_backward_data": ((DY, W), {"groups": 2}),
@@ -198,6 +229,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         (X.astype(ml_dtypes.float8_e5m2), X[..., :1].astype(ml_dtypes.float8_e8m0fnu)),
         {"block_size": 8},
     ),
+    **RECURRENT,
 }
 ATTRIBUTES = [
     (primitive, attribute.name)
@@ -234,7 +266,7 @@ def test_nonsense_is_refused_by_the_attribute_s_own_constraint(
     kind = primitive.attribute(name).kind
     if value == "True" and isinstance(kind, Flag):
         return  # that is what it may be
-    if value in ("empty list", "empty tuple") and isinstance(kind, Integers):
+    if value in ("empty list", "empty tuple") and isinstance(kind, (Integers, Reals)):
         return  # so are these
     error = refusal(primitive, name, NOTHING[value]())
     assert type(error) is spec.AttributeValueError

@@ -102,6 +102,7 @@ FAMILIES = (
     "causal_conv",
     "fused",
     "matmul",
+    "rnn",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 

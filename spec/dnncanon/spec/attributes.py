@@ -237,3 +237,16 @@ class RealPerDim:
 
     def format(self, value: Any) -> str:
         return ",".join(repr(float(item)) for item in (value if is_sequence(value) else (value,)))
+
+
+@dataclass(frozen=True, slots=True)
+class Reals:
+    """Any number of finite numbers: ``-1.0,0.5`` in a case line; ``()`` for none."""
+
+    describes: str = "sequence of floats"
+
+    def parse(self, text: str) -> tuple[float, ...]:
+        return () if text == "()" else tuple(float(item) for item in text.split(","))
+
+    def format(self, value: Any) -> str:
+        return ",".join(repr(float(item)) for item in value) or "()"
