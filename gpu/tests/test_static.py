@@ -131,6 +131,19 @@ FLOORS = [
         ("HMMA",),
         0.16,
     ),
+    # 16 HMMA of 78 instructions, in which 16 bytes of each row of R and of h are copied by 2 threads.
+    Floor(
+        "step of an LSTM float16",
+        lambda: gpu.lstm_forward(
+            array(2, 64, 512, dtype="float16"),
+            array(4 * 512 * (512 + 512) + 8 * 512, dtype="float16"),
+            hidden_size=512,
+        ),
+        "rnn_step_",
+        ("HMMA",),
+        0.2,
+        blocks=2,
+    ),
     wide(
         "activation float32",
         "elementwise_dense",

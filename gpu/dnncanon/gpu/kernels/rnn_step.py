@@ -1,0 +1,495 @@
+"""One step of a recurrent layer in one kernel: the product with the state, and the cells in its epilogue.
+
+    sums[d, b, g, j] = Σ_q h_{t−1}[d, b, q]·R[d, g·H + j, q]
+
+A block takes some sequences and all gates of some units in one direction, so that a cell has all its sums in
+shared memory; a thread then takes one unit of one sequence at a time. Direction 1 of a sequence is at its step
+length − 1 − s when direction 0 is at step s; from a sequence's length on, its states stay, and what has a row
+for the step gets its padding.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from dnncanon.gpu import ptx
+from dnncanon.gpu.kernels.element import ELEMENTS
+from dnncanon.gpu.kernels.rnn_cells import Cell, cells
+from dnncanon.gpu.kernels.rnn_plan import (
+    PACKED,
+    WHOLE,
+    RowArray,
+    absent,
+    on_tensor_cores,
+    sum_dtype,
+)
+from dnncanon.gpu.kernels.tile import cuda_core, tensor_core, words
+from dnncanon.gpu.kernels.tile.cuda_core import CudaCore
+from dnncanon.gpu.kernels.tile.engine import Product, accumulate
+from dnncanon.gpu.kernels.tile.epilogue import PADDING, Output
+from dnncanon.gpu.kernels.tile.gates import chunks_of_gates, elements_of_gates
+from dnncanon.gpu.kernels.tile.matrices import Operand, fetched
+from dnncanon.gpu.kernels.tile.shape import CHUNK, Tile
+from dnncanon.gpu.kernels.tile.slices import Fetch, Slice
+from dnncanon.gpu.kernels.tile.tensor_core import TensorCore
+from dnncanon.gpu.runtime import DeviceArray, Kernel, blocks_for, kernel, launch
+from dnncanon.gpu.runtime.device_code import cuda, device_function, generated, types
+
+_int32, _int64, _uint32 = types.int32, types.int64, types.uint32
+
+Ints = tuple[int, ...]
+Function = Callable[..., Any]
+
+
+# --- Tiles ----------------------------------------------------------------------------------------
+
+FEW, LITTLE = 16, 64
+"""Sequences for which a tile is flat, and units for which that is small too."""
+
+TILES = {
+    True: (Tile(16, 32, 16, (1, 1), 2), Tile(16, 64, 64, (1, 4), 3), Tile(64, 64, 32, (2, 2), 3)),
+    False: (Tile(16, 32, 8, (1, 1), 2), Tile(16, 64, 16, (1, 2), 3), Tile(64, 64, 16, (2, 4), 3)),
+}
+"""Small, flat and square, on tensor cores and on CUDA cores."""
+
+
+def tile_for(batch: int, units: int, dtype: str) -> Tile:
+    small, flat, square = TILES[on_tensor_cores(dtype)]
+    if batch > FEW:
+        return square
+    return small if units <= LITTLE else flat
+
+
+def units_of(tile: Tile, gates: int) -> int:
+    """Units of a tile: of three gates as many as begin at multiples of 16 bytes."""
+    return tile.columns // gates // 4 * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a kernel is compiled for."""
+
+    dtype: str
+    cell: str
+    product: Product
+
+    @property
+    def units(self) -> int:
+        return units_of(self.product.tile, self.parts.sums)
+
+    @property
+    def parts(self) -> Cell:
+        return cells(sum_dtype(self.dtype))[self.cell]
+
+
+def code_for(dtype: str, cell: str, h: DeviceArray, r: DeviceArray, units: int) -> Code:
+    """Of states h [D, B, Q] and a matrix r [D, G·units, Q]."""
+    gates, on_tensor = cells(sum_dtype(dtype))[cell].sums, on_tensor_cores(dtype)
+    tile = tile_for(h.shape[1], units, dtype)
+    left = _operand(h, dtype)
+    right = _operand(r, dtype)
+    slice_h, fetch_h = fetched(left, tile.rows, tile, dtype, tensor_core=on_tensor)
+    slice_r, fetch_r = _fetched_gates(right, tile, gates, dtype)
+    unit = (TensorCore if on_tensor else CudaCore)(dtype, tile, slice_h, slice_r)
+    return Code(dtype, cell, Product(unit, fetch_h, fetch_r, Output(dtype, dtype)))
+
+
+def _operand(array: DeviceArray, dtype: str) -> Operand:
+    directions, lines, depth = array.shape
+    far, of_line, of_depth = array.strides
+    return Operand(array, dtype, lines, depth, of_line, of_depth, (far if directions > 1 else 0,))
+
+
+def _fetched_gates(operand: Operand, tile: Tile, gates: int, word: str) -> tuple[Slice, Fetch]:
+    """As ``matrices.fetched``: on tensor cores in chunks if possible; never along the lines."""
+    units, on_tensor = units_of(tile, gates), on_tensor_cores(word)
+    itemsize = words.itemsize(word)
+    along_depth = Slice(tile.columns, tile.depth, itemsize, "depth")
+    if on_tensor and operand.in_chunks("depth"):
+        return along_depth, chunks_of_gates(along_depth, tile.threads, gates, units)
+    along_lines = Slice(tile.columns, tile.depth, itemsize, "lines", CHUNK)
+    layout = along_depth if on_tensor else along_lines
+    return layout, elements_of_gates(layout, tile.threads, gates, units, word, word)
+
+
+# --- What a launch is given -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The arrays of a launch, and what cells go by.
+
+    ``state`` [D, B, Q] is multiplied by ``r`` [D, G·H, Q]; biases are [D, G·H]; ``before`` and ``after`` are
+    h_{t−1} and h_t, [D, B, ·]. ``hidden`` and ``y`` have a row of h_t for each step, ``gates`` and ``cells``
+    their own. ``c`` goes from step to step, [D, B, H], but the first step takes ``c_first``, or zeros, and the
+    last one leaves ``c_last``.
+
+    ``keeps`` says that gates are written; ``cleared`` how many blocks of them are where there is padding, which
+    is ``padding`` in y. The launch that is ``final`` leaves h_t; one before it what is multiplied next.
+    """
+
+    state: DeviceArray
+    r: DeviceArray
+    before: DeviceArray
+    after: DeviceArray
+    w_bias: DeviceArray | None = None
+    r_bias: DeviceArray | None = None
+    gates: RowArray | None = None
+    cells: RowArray | None = None
+    hidden: RowArray | None = None
+    y: RowArray | None = None
+    c: DeviceArray | None = None
+    c_first: DeviceArray | None = None
+    c_last: DeviceArray | None = None
+    rectifies: bool = False
+    clip: tuple[float, ...] = ()
+    nan_stays: bool = True
+    padding: float = 0.0
+    keeps: bool = False
+    cleared: int = 0
+    final: bool = True
+
+    @property
+    def flags(self) -> Ints:
+        there = (self.w_bias, self.r_bias, self.c_first, self.hidden, self.y)
+        return (
+            *(int(array is not None) for array in there),
+            int(self.keeps),
+            self.cleared,
+            int(self.final),
+        )
+
+    @property
+    def codes(self) -> Ints:
+        """As cells take them."""
+        return int(self.rectifies), int(bool(self.clip)), int(self.nan_stays)
+
+
+def launch_step(
+    dtype: str, cell: str, step: Step, sequences: Ints, table: DeviceArray, stream: object
+) -> None:
+    """Launch a step; ``sequences`` are its number, that of all steps, and the kind of the sequences."""
+    directions, batch, units = step.after.shape
+    code = code_for(dtype, cell, step.state, step.r, units)
+    tile, depth = code.product.tile, step.state.shape[2]
+    vectors, rows = (step.w_bias, step.r_bias), (step.hidden, step.y, step.gates, step.cells)
+    states = (step.before, step.after, step.c_first, step.c_last)
+    arrays = [row.array if row else None for row in rows]
+    nothing, no_number = step.state, absent(sum_dtype(dtype))
+    args = (
+        (
+            (step.state.argument, step.r.argument),
+            tuple((array or nothing).argument for array in vectors),
+            tuple((array or nothing).argument for array in states),
+            tuple((array or nothing).argument for array in arrays[:2]),
+            tuple((array or no_number).argument for array in (*arrays[2:], step.c)),
+            table.argument,
+        ),
+        (
+            (_place(step.state), _place(step.r)),
+            tuple(_place(array) if array else (0, 0, 0) for array in vectors),
+            tuple(_place(array) if array else (0, 0, 0, 0) for array in states),
+            tuple(row.place if row else (0, 0, 0, 0, 0) for row in rows),
+        ),
+        (directions, batch, units, depth, -(-depth // tile.depth)),
+        sequences,
+        step.flags,
+        step.codes,
+        (*(step.clip or (0.0, 0.0)), float(step.padding)),
+    )
+    blocks = directions * -(-batch // tile.rows) * -(-units // code.units)
+    function, nbytes = rnn_step(code), code.product.shared_bytes
+    grid = blocks_for(blocks, 1)
+    launch(function, grid, tile.threads, args, shared_bytes=nbytes, stream=stream)
+
+
+def _place(array: DeviceArray) -> Ints:
+    return (array.origin, *array.strides)
+
+
+# --- The kernel -----------------------------------------------------------------------------------
+
+
+@cache
+def rnn_step(code: Code) -> Kernel:
+    """The kernel. Launch with ``code.product.tile.threads`` threads and ``code.product.shared_bytes``.
+
+    ``arrays`` are (state, r), the biases, (before, after, c_first, c_last), (hidden, y), (gates, cells, c) and
+    the table; ``places`` those of the first three, and of hidden, y, gates and cells. ``sizes`` are directions,
+    sequences, units, depth and slices of it; ``scalars`` the bounds of clipping and what padding is.
+    """
+    product, units_of_tile = code.product, code.units
+    tile, unit = product.tile, product.unit
+    room = tensor_core if isinstance(unit, TensorCore) else cuda_core
+    number, zero = words.number(unit.sum_dtype), words.number(unit.sum_dtype)(0)
+    itemsize, count, threads = words.itemsize(unit.sum_dtype), unit.sums, tile.threads
+    pitch, rows_of = tile.columns * itemsize + PADDING, tile.rows
+    add, store = accumulate(product), room.store_strip(unit, 1, pitch)
+    finish = _finish(code)
+
+    @kernel(launch_bounds=(threads, 1))
+    def rnn_step_(
+        arrays: Any,
+        places: Any,
+        sizes: Any,
+        sequences: Any,
+        flags: Any,
+        codes: Any,
+        scalars: Any,
+    ) -> None:
+        shared = ptx.shared_address(cuda.shared.array(0, types.uint8), 0)
+        sums = cuda.local.array(count, number)
+        thread = _int32(cuda.threadIdx.x)
+        directions, batch, units, depth, slices = sizes
+        h, r = arrays[0]
+        h_at, r_at = places[0]
+        down = (batch + rows_of - 1) // rows_of
+        across = (units + units_of_tile - 1) // units_of_tile
+        limits = (_int32(batch), _int32(units), _int32(depth))
+        turn = _int64(cuda.blockIdx.x)
+        while turn < directions * down * across:
+            d, within = turn // (down * across), turn % (down * across)
+            origin = (_int32(within % down * rows_of), _int32(within // down * units_of_tile))
+            of_h = (h_at[0] + d * h_at[1], (h_at[2], h_at[3]))
+            of_r = (r_at[0] + d * r_at[1], (r_at[2], r_at[3]))
+            for i in range(count):
+                sums[i] = zero
+            add(sums, shared, thread, h, of_h, r, of_r, limits, origin, (0, slices))
+            cuda.syncthreads()
+            store(sums, shared, thread, 0)
+            cuda.syncthreads()
+            for position in range(thread, rows_of * units_of_tile, threads):
+                row, column = position // units_of_tile, position % units_of_tile
+                b, j = _int64(origin[0] + row), _int64(origin[1] + column)
+                if (b < batch) & (j < units):
+                    at = shared + _uint32(row * pitch + column * itemsize)
+                    here = (d, b, j, (d * batch + b) * units + j, units)
+                    finish(at, here, arrays, places, sequences, flags, codes, scalars)
+            cuda.syncthreads()
+            turn += cuda.gridDim.x
+
+    return rnn_step_
+
+
+@device_function
+def _bias_at(place: Any, here: Any) -> Any:
+    return place[0] + here[0] * place[1] + here[2] * place[2]
+
+
+@device_function
+def _state_at(place: Any, here: Any) -> Any:
+    return _int64(place[0] + here[0] * place[1] + here[1] * place[2] + here[2] * place[3])
+
+
+@device_function
+def _row_at(place: Any, here: Any, t: Any) -> Any:
+    """With t as ``Rows`` has it."""
+    row = place[0] + here[0] * place[1] + t * place[2] + here[1] * place[3]
+    return _int64(row + here[2] * place[4])
+
+
+@cache
+def _finish(code: Code) -> Function:
+    """finish(shared address of the first sum, place, …): what becomes of one unit of one sequence."""
+    move, stay = _moving(code), _staying(code)
+
+    @device_function
+    def finish(
+        at: Any,
+        here: Any,
+        arrays: Any,
+        places: Any,
+        sequences: Any,
+        flags: Any,
+        codes: Any,
+        scalars: Any,
+    ) -> None:
+        d, b, table = here[0], here[1], arrays[5]
+        number, steps, kind = sequences
+        length = steps if kind == WHOLE else table[b]
+        if number < length:
+            t = length - 1 - number if d else number
+            if kind == PACKED:
+                t = table[table.size - steps + t]
+            move(at, here, t, arrays, places, sequences, flags, codes, scalars)
+        else:
+            stay(here, arrays, places, sequences, flags, scalars)
+
+    return finish
+
+
+@cache
+def _moving(code: Code) -> Function:
+    """A step of a sequence that has it."""
+    cell, element = code.parts, ELEMENTS[code.dtype]
+    to_sum, from_sum, zero = element.to_sum, element.from_sum, element.sum(0)
+    load = words.load_word(sum_dtype(code.dtype))
+    to_next_sum = code.units * element.sum_dtype.itemsize
+    step_of, carry, pass_on = cell.step, _carry(code), _pass_on(code)
+    keeps_cells, reads_h = cell.carries == "cell", cell.reads_h
+
+    @device_function
+    def of_input(gates: Any, at: Any, bias: Any, bias_at: Any, jumps: Any, block: Any) -> Any:
+        """W·x_t + bW of a gate"""
+        value = gates[_int64(at + block * jumps[0])]
+        if jumps[2]:
+            value += to_sum(bias[_int64(bias_at + block * jumps[1])])
+        return value
+
+    @device_function
+    def of_state(sums: Any, bias: Any, bias_at: Any, jump: Any, has_bias: Any, block: Any) -> Any:
+        """R·h_{t−1} + bR of a gate"""
+        value = load(sums + _uint32(block * to_next_sum))
+        if has_bias:
+            value += to_sum(bias[_int64(bias_at + block * jump)])
+        return value
+
+    inputs = _each(of_input, cell.inputs, 5, zero)
+    states = _each(of_state, range(cell.sums), 5, zero)
+    keep_all = _stores(cell.kept)
+
+    @device_function
+    def move(
+        at: Any,
+        here: Any,
+        t: Any,
+        arrays: Any,
+        places: Any,
+        sequences: Any,
+        flags: Any,
+        codes: Any,
+        scalars: Any,
+    ) -> None:
+        _, (w_bias, r_bias), (before, after, _, _), (hidden, y), (gates, cells, _), _ = arrays
+        _, biases_at, states_at, rows_at = places
+        units = here[4]
+        has_w, has_r, has_c, has_hidden, has_y, keeps, cleared, _ = flags
+        gates_at, to_next_gate = _row_at(rows_at[2], here, t), units * rows_at[2][4]
+        jumps = (to_next_gate, units * biases_at[0][2], has_w)
+        x = inputs(gates, gates_at, w_bias, _bias_at(biases_at[0], here), jumps)
+        of_r = units * biases_at[1][2]
+        r = states(at, r_bias, _bias_at(biases_at[1], here), of_r, has_r)
+        h = zero
+        if reads_h:
+            h = to_sum(before[_state_at(states_at[0], here)])
+        carried = carry(here, gates_at, to_next_gate, arrays, states_at, sequences, has_c)
+        kept, carried, h = step_of(x, r, h, carried, codes, scalars)
+        if keeps:
+            keep_all(gates, gates_at, to_next_gate, kept)
+        if keeps_cells:
+            pass_on(here, carried, arrays, states_at, sequences)
+            if cleared:
+                cells[_row_at(rows_at[3], here, t)] = carried
+        word = from_sum(h)
+        after[_state_at(states_at[1], here)] = word
+        if has_hidden:
+            hidden[_row_at(rows_at[0], here, t)] = word
+        if has_y:
+            y[_row_at(rows_at[1], here, t)] = word
+
+    return move
+
+
+@cache
+def _staying(code: Code) -> Function:
+    """A step of a sequence that has ended."""
+    cell, element = code.parts, ELEMENTS[code.dtype]
+    from_sum, zero = element.from_sum, element.sum(0)
+    carry, pass_on, has_cells = _carry(code), _pass_on(code), cell.carries == "cell"
+
+    @device_function
+    def stay(
+        here: Any,
+        arrays: Any,
+        places: Any,
+        sequences: Any,
+        flags: Any,
+        scalars: Any,
+    ) -> None:
+        _, _, (before, after, _, _), (hidden, y), (gates, cells, _), _ = arrays
+        _, _, states_at, rows_at = places
+        t, _, kind = sequences
+        _, _, has_c, has_hidden, has_y, _, cleared, final = flags
+        if final:
+            after[_state_at(states_at[1], here)] = before[_state_at(states_at[0], here)]
+        if has_cells:
+            c = carry(here, _int64(0), _int64(0), arrays, states_at, sequences, has_c)
+            pass_on(here, c, arrays, states_at, sequences)
+        if kind != PACKED:
+            gates_at, jump = _row_at(rows_at[2], here, t), here[4] * rows_at[2][4]
+            for block in range(cleared):
+                gates[_int64(gates_at + block * jump)] = zero
+            if has_cells and cleared:
+                cells[_row_at(rows_at[3], here, t)] = zero
+            if has_hidden:
+                hidden[_row_at(rows_at[0], here, t)] = from_sum(zero)
+            if has_y:
+                y[_row_at(rows_at[1], here, t)] = from_sum(scalars[2])
+
+    return stay
+
+
+@cache
+def _carry(code: Code) -> Function:
+    """carry(…): what ``Cell.carries`` says, from where it is."""
+    element, carries = ELEMENTS[code.dtype], code.parts.carries
+    to_sum, zero = element.to_sum, element.sum(0)
+    block = _int64(carries) if isinstance(carries, int) else _int64(0)
+
+    @device_function
+    def cell(
+        here: Any, gates_at: Any, jump: Any, arrays: Any, at: Any, sequences: Any, has_c: Any
+    ) -> Any:
+        _, _, (_, _, c_first, _), _, (_, _, c), _ = arrays
+        if sequences[0] > 0:
+            return c[here[3]]
+        return to_sum(c_first[_state_at(at[2], here)]) if has_c else zero
+
+    @device_function
+    def gate(
+        here: Any, gates_at: Any, jump: Any, arrays: Any, at: Any, sequences: Any, has_c: Any
+    ) -> Any:
+        return arrays[4][0][_int64(gates_at + block * jump)]
+
+    @device_function
+    def nothing(
+        here: Any, gates_at: Any, jump: Any, arrays: Any, at: Any, sequences: Any, has_c: Any
+    ) -> Any:
+        return zero
+
+    if carries is None:
+        return nothing
+    return cell if carries == "cell" else gate
+
+
+@cache
+def _pass_on(code: Code) -> Function:
+    """pass_on(here, c_t, …): to the next step, or behind the last one."""
+    from_sum = ELEMENTS[code.dtype].from_sum
+
+    @device_function
+    def pass_on(here: Any, value: Any, arrays: Any, at: Any, sequences: Any) -> None:
+        _, _, (_, _, _, c_last), _, (_, _, c), _ = arrays
+        number, steps, _ = sequences
+        if number < steps - 1:
+            c[here[3]] = value
+        else:
+            c_last[_state_at(at[3], here)] = from_sum(value)
+
+    return pass_on
+
+
+def _each(function: Function, blocks: Iterable[int], arguments: int, nothing: Any) -> Function:
+    """f(a0, a1, …) -> (function(a0, a1, …, block) for each block); of no blocks (nothing,)."""
+    names = ", ".join(f"a{k}" for k in range(arguments))
+    calls = "".join(f"function({names}, int64({block})), " for block in blocks) or "nothing,"
+    scope = {"function": function, "int64": _int64, "nothing": nothing}
+    return device_function(generated(f"def each({names}):\n    return ({calls})", scope))
+
+
+def _stores(blocks: Sequence[int]) -> Function:
+    """f(gates, at, jump, kept): of a tuple each number to its block."""
+    lines = [f"    gates[int64(at + {block} * jump)] = kept[{k}]" for k, block in enumerate(blocks)]
+    source = "\n".join(["def keep(gates, at, jump, kept):", *lines, "    return"])
+    return device_function(generated(source, {"int64": _int64}))
