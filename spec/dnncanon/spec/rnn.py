@@ -27,7 +27,7 @@ from dnncanon.spec.primitive import (
     TensorSpec,
     declare,
 )
-from dnncanon.spec.rnn_domain import CallForm, draw_rnn, rnn_boundaries, tame_weights
+from dnncanon.spec.rnn_domain import CallForm, draw_rnn, rnn_boundaries, tamed
 from dnncanon.spec.rnn_problem import RnnProblem
 from dnncanon.spec.rnn_rules import (
     CLIP_NAN,
@@ -373,7 +373,7 @@ def _declared(cell: str, direction: str) -> Primitive[RnnProblem]:
             reduction_length=_terms,
             domain=draw_rnn(call),
             boundaries=rnn_boundaries(call),
-            consistent=tame_weights,
+            consistent=tamed,
             may_copy=True,
             source=_SOURCES[direction],
         )

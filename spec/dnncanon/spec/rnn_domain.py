@@ -249,18 +249,30 @@ def rnn_boundaries(call: CallForm) -> Callable[[str], Iterator[Boundary]]:
 # --- Data that fit --------------------------------------------------------------------------------
 
 
-def tame_weights(p: RnnProblem, data: dict[str, Any]) -> dict[str, Any]:
-    """Weights as networks begin with: of both signs, and times the power of two next to 1/√fan-in.
+def tamed(p: RnnProblem, data: dict[str, Any]) -> dict[str, Any]:
+    """Data such as networks have: weights as they begin with, and gates and states that tanh and σ can make.
 
-    Larger ones make of states of some size all larger ones, whose errors say nothing any more; and where all
-    weights have one sign, the errors of all units have it too and add up from step to step, while bounds are
-    made for errors of units that are strangers to each other. Powers of two leave small integers exact.
+    Weights are of both signs, and times the power of two next to 1/√fan-in. Larger ones make of states of some
+    size all larger ones, whose errors say nothing any more; and where all weights have one sign, the errors of
+    all units have it too and add up from step to step, while bounds are made for errors of units that are
+    strangers to each other. Gates and states are divided by the power of two that leaves none above 1: where
+    1 − h² is a factor of each step, others overflow. Powers of two leave small integers exact.
     """
-    if "weights" not in data:
-        return data
-    fan_in = max(1, p.out, p.hidden_size)
-    # Bits of multiples of the golden ratio: as good as random, and the same for everyone.
-    index = np.arange(p.layout.size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    signs = 1.0 - 2.0 * (index >> np.uint64(40) & np.uint64(1))
-    scale = 2.0 ** -math.ceil(math.log2(fan_in) / 2)
-    return {**data, "weights": data["weights"] * (scale * signs)}
+    bounded = {"gates"} if p.cell == "rnn_relu" else {"gates", "hidden"}
+    tame = {name: _at_most_one(a) if name in bounded else a for name, a in data.items()}
+    if "weights" in tame:
+        fan_in = max(1, p.out, p.hidden_size)
+        scale = 2.0 ** -math.ceil(math.log2(fan_in) / 2)
+        tame["weights"] = tame["weights"] * (scale * _signs(p.layout.size))
+    return tame
+
+
+def _at_most_one(values: Any) -> Any:
+    largest = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
+    return values * 2.0 ** -max(0, math.ceil(math.log2(largest))) if largest else values
+
+
+def _signs(count: int) -> Any:
+    """±1 by bits of multiples of the golden ratio: as good as random, and the same for everyone."""
+    index = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return 1.0 - 2.0 * (index >> np.uint64(40) & np.uint64(1))
