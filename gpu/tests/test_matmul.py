@@ -87,6 +87,17 @@ def test_large_tiles(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(integers(136, 56, dtype=word), integers(56, 200, dtype=word, seed=1))
 
 
+@pytest.mark.parametrize("word", ["tf32", "tf32x3"])
+def test_large_tiles_of_32_bit_words(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are for whole GPUs; of fewer blocks they are a problem of some rows."""
+    monkeypatch.setattr(matrices, "BLOCKS", 4)
+    check(
+        integers(136, 56, dtype="float32"),
+        integers(56, 200, dtype="float32", seed=1),
+        algorithm=f"tensor_core_{word}",
+    )
+
+
 PAIRS = [
     *(("float64", "float64"), ("bfloat16", "bfloat16"), ("int8", "int8")),
     *(("float16", "int8"), ("int8", "bfloat16"), ("e4m3", "e5m2")),

@@ -249,6 +249,17 @@ def check_spills(kernels: list[dict[str, Any]]) -> None:
     assert not spilling
 
 
+def test_large_tiles_of_32_bit_words_do_not_spill() -> None:
+    """Which no drawn problem has: of A transposed and B as it is, whose fetches need the most registers."""
+
+    def call() -> None:
+        a, b = array(2048, 2048), array(2048, 2048)
+        gpu.matmul_forward(a.T, b, algorithm="tensor_core_tf32x3")
+
+    inspection = inspected(call, "tile_product_")
+    assert inspection.spill_bytes == inspection.stack_bytes == 0, str(inspection)
+
+
 def test_no_kernel_of_the_engines_spills(tmp_path: Path) -> None:
     kernels = bench(tmp_path, "--dtype", "float32", *(f"--primitive={name}" for name in QUICK))
     assert len(kernels) >= len(QUICK)

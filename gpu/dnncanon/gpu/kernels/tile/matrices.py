@@ -128,6 +128,9 @@ def tile_for(m: Matrices, *, tensor_core: bool) -> Tile:
     else:
         fills = m.members * LARGE.count(m.rows, m.columns) >= BLOCKS // 2
         tile = LARGE if fills else SMALL
+        if tile is LARGE and words.itemsize(words.stored(m.word)) > 2:
+            # Fragments of 32-bit words, in two parts each for tf32x3, leave no room for 128 sums of a thread.
+            tile = replace(LARGE, warps=(2, 4))
     return replace(tile, depth=tile.depth * 2 // words.itemsize(words.stored(m.word)))
 
 
