@@ -11,7 +11,7 @@ size in layer 0 and D·Q above. What a network does not have, such as W of a ski
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -174,15 +174,7 @@ class RnnWeightLayout:
 
         ShapeError names what is missing, unknown, or of another shape.
         """
-        wanted = {entry.name: entry for entry in self.entries}
-        for name in wanted.keys() ^ named.keys():
-            what = "is missing" if name in wanted else "is no weight of this network"
-            raise ShapeError(f"{name} {what}; pass {', '.join(wanted)}")
-        arrays = {name: np.asarray(array) for name, array in named.items()}
-        for name, entry in wanted.items():
-            if arrays[name].shape != entry.shape:
-                raise ShapeError(f"{name} has shape {arrays[name].shape}; pass {entry.shape}")
-        return np.concatenate([arrays[name].ravel() for name in wanted])
+        return _joined({entry.name: entry.shape for entry in self.entries}, named)
 
 
 def rnn_weight_layout(
@@ -207,3 +199,108 @@ def rnn_weight_layout(
         input_mode,
         projection_size,
     )
+
+
+# --- Other libraries' weights ---------------------------------------------------------------------
+
+_TORCH = {
+    "W": "weight_ih",
+    "R": "weight_hh",
+    "projection": "weight_hr",
+    "bW": "bias_ih",
+    "bR": "bias_hh",
+}
+"""PyTorch's words for the kinds; its gates are in this order."""
+
+_ONNX_GATES = {"lstm": ("i", "o", "f", "g"), "gru": ("z", "r", "n")}
+"""ONNX's order, with this specification's letters; it calls g c and n h."""
+
+
+def torch_name(block: Block) -> str:
+    """What PyTorch calls a block: ``weight_ih_l0``, ``bias_hh_l1_reverse``."""
+    return f"{_TORCH[block.kind]}_l{block.layer}{'_reverse' * block.direction}"
+
+
+def from_torch(layout: RnnWeightLayout, parameters: Mapping[str, Any]) -> Any:
+    """The packed weights of a ``torch.nn.LSTM``, ``GRU`` or ``RNN``, from its state_dict as NumPy arrays.
+
+    ShapeError names what is missing, unknown, or of another shape.
+    """
+    named = {torch_name(block): block.shape for block in layout.blocks}
+    return _joined(named, parameters)
+
+
+def to_torch(layout: RnnWeightLayout, packed: Any) -> dict[str, Any]:
+    """What ``from_torch`` takes, as views of the packed weights."""
+    return {torch_name(block): _part(block, packed) for block in layout.blocks}
+
+
+def from_onnx(layout: RnnWeightLayout, w: Any, r: Any, b: Any = None) -> Any:
+    """The packed weights of one layer of ONNX's LSTM, GRU or RNN: W [D, G·H, I], R [D, G·H, H], B [D, 2·G·H].
+
+    Its GRU has reset="after" if linear_before_reset is 1, else "before". ShapeError if shapes do not fit.
+    """
+    order = _rows_of_gates(layout, _ONNX_GATES.get(layout.cell, layout.gates), layout.gates)
+    rows = len(order)
+    tensors = {"W": w, "R": r}
+    if b is not None:
+        if b.shape != (layout.directions, 2 * rows):
+            raise ShapeError(f"B has shape {b.shape}; pass {(layout.directions, 2 * rows)}")
+        tensors |= {"bW": b[:, :rows], "bR": b[:, rows:]}
+    _check_onnx(layout, tensors.keys())
+    for kind, tensor in tensors.items():
+        wanted = (layout.directions, *_of_kind(layout, kind).shape)
+        if tensor.shape != wanted:
+            raise ShapeError(f"{kind} has shape {tensor.shape}; pass {wanted}")
+    parts = [tensors[block.kind][block.direction][order].ravel() for block in layout.blocks]
+    return np.concatenate(parts)
+
+
+def to_onnx(layout: RnnWeightLayout, packed: Any) -> tuple[Any, Any, Any]:
+    """W, R and B of ONNX, of one layer; B is None without biases."""
+    order = _rows_of_gates(layout, layout.gates, _ONNX_GATES.get(layout.cell, layout.gates))
+    kinds = ("W", "R") if layout.bias_mode == "none" else ("W", "R", "bW", "bR")
+    _check_onnx(layout, kinds)
+    tensors = {
+        kind: np.stack([_part(b, packed)[order] for b in layout.blocks if b.kind == kind])
+        for kind in kinds
+    }
+    biases = [tensors[kind] for kind in ("bW", "bR") if kind in tensors]
+    return tensors["W"], tensors["R"], np.concatenate(biases, axis=1) if biases else None
+
+
+def _check_onnx(layout: RnnWeightLayout, kinds: Collection[str]) -> None:
+    there = {block.kind for block in layout.blocks}
+    if layout.num_layers != 1 or there != set(kinds):
+        raise ShapeError(
+            f"ONNX has one layer of W, R and both biases or none, not {layout.num_layers} layers of "
+            f"{', '.join(sorted(there))}; pass a layout of such a layer"
+        )
+
+
+def _of_kind(layout: RnnWeightLayout, kind: str) -> Block:
+    return next(block for block in layout.blocks if block.kind == kind)
+
+
+def _rows_of_gates(
+    layout: RnnWeightLayout, given: tuple[str, ...], wanted: tuple[str, ...]
+) -> list[int]:
+    """For each row in the wanted order of gates, its row in the given one."""
+    size = layout.hidden_size
+    return [given.index(gate) * size + row for gate in wanted for row in range(size)]
+
+
+def _part(block: Block, packed: Any) -> Any:
+    return packed[block.offset : block.offset + block.size].reshape(block.shape)
+
+
+def _joined(wanted: Mapping[str, Shape], named: Mapping[str, Any]) -> Any:
+    """Arrays one behind the other, in the wanted order. ShapeError for other names or shapes."""
+    for name in sorted(wanted.keys() ^ named.keys()):
+        what = "is missing" if name in wanted else "is no weight of this network"
+        raise ShapeError(f"{name} {what}; pass {', '.join(wanted)}")
+    arrays = {name: np.asarray(array) for name, array in named.items()}
+    for name, shape in wanted.items():
+        if arrays[name].shape != shape:
+            raise ShapeError(f"{name} has shape {arrays[name].shape}; pass {shape}")
+    return np.concatenate([arrays[name].ravel() for name in wanted])
