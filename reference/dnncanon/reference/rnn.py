@@ -294,7 +294,7 @@ def _backward_data(
             dx.append(_by_inputs(p, w, gradients))
         dy = sum(dx[1:], dx[0])
         if layer > 0:
-            dy = _dropped(p, dy, layer)
+            dy = _dropped(p, kept(dy, p.dtype), layer)
     dc0 = np.stack(first_c[::-1]) if p.cell == "lstm" else None
     return _rows(p, dy, 0.0), np.stack(first_h[::-1]), dc0, dgates[::-1]
 
