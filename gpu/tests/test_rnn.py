@@ -23,7 +23,8 @@ DTYPES = {
     "float16": (np.dtype(np.float16), 4e-3),
     "bfloat16": (np.dtype(ml_dtypes.bfloat16), 3e-2),
 }
-"""NumPy's dtype, and the largest error that these small networks may have."""
+"""NumPy's dtype, and a limit of errors: wrong networks are off in their first digits. The conformance suite
+has bounds that are derived."""
 
 LAYOUT = (
     "num_layers",
@@ -78,8 +79,8 @@ class Network:
         block = self.layout.block(kind, layer, direction)  # type: ignore[arg-type]
         if block is None:
             return None
-        numbers = self.weights[block.offset : block.offset + block.size]
-        return numbers.astype(np.float64).reshape(block.shape)
+        numbers: Array = block.of(self.weights)
+        return numbers.astype(np.float64)
 
     def expected(self, dropped: Any = None) -> dict[str, Array]:
         """All outputs in float64; ``dropped(layer, input)`` is what dropout makes of a layer's input."""

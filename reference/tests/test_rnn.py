@@ -346,7 +346,7 @@ def test_pytorch_agrees(cell: str, options: dict[str, Any]) -> None:
         suffix = "_reverse" if block.direction else ""
         name = f"{of_kind.get(block.kind, 'bias_hh')}_l{block.layer}{suffix}"
         named[name] = block
-        part = network.weights[block.offset : block.offset + block.size].reshape(block.shape)
+        part = block.of(network.weights)
         getattr(module, name).data = torch.tensor(part)
     x, *states = (torch.tensor(a, requires_grad=True) for a in (network.x, *network.states))
     y, last = module(x, tuple(states) if cell == "lstm" else states[0])
@@ -360,7 +360,7 @@ def test_pytorch_agrees(cell: str, options: dict[str, Any]) -> None:
     for ours, theirs in zip((dx, *dstates), (x, *states), strict=True):
         assert ours == pytest.approx(theirs.grad.numpy(), rel=1e-11, abs=1e-12)
     for name, block in named.items():
-        part = dweights[block.offset : block.offset + block.size].reshape(block.shape)
+        part = block.of(dweights)
         assert part == pytest.approx(getattr(module, name).grad.numpy(), rel=1e-11, abs=1e-12)
 
 

@@ -428,9 +428,7 @@ class _Parameters:
 def _parameters(p: RnnProblem, weights: Array, layer: int, direction: int) -> _Parameters:
     def block(kind: Kind) -> Array | None:
         place = p.layout.block(kind, layer, direction)
-        if place is None:
-            return None
-        return weights[place.offset : place.offset + place.size].reshape(place.shape)
+        return None if place is None else place.of(weights)
 
     input_bias, bias, matrix = block("bW"), block("bR"), block("R")
     return _Parameters(

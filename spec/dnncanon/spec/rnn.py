@@ -28,7 +28,7 @@ from dnncanon.spec.primitive import (
     declare,
 )
 from dnncanon.spec.rnn_domain import CallForm, draw_rnn, rnn_boundaries, tamed
-from dnncanon.spec.rnn_problem import RnnProblem
+from dnncanon.spec.rnn_problem import RnnProblem, lengths_of
 from dnncanon.spec.rnn_rules import (
     CLIP_NAN,
     INPUT_MODES,
@@ -265,9 +265,7 @@ def _problem(cell: str, *, forward: bool) -> Callable[[Arguments], RnnProblem]:
         shape = a.tensors["x" if "x" in a.tensors else "dy"].shape
         sizes = tuple(map(as_integer, given["batch_sizes"]))
         steps, batch = (len(sizes), sizes[0]) if sizes else shape[:2]
-        lengths = tuple(map(as_integer, given["lengths"])) or (steps,) * batch
-        if sizes:
-            lengths = tuple(sum(size > b for size in sizes) for b in range(batch))
+        lengths = lengths_of(sizes) or tuple(map(as_integer, given["lengths"]))
         own = {attribute.name: given[attribute.name] for attribute in _OF_CELL.get(cell, ())}
         if "cell_clip" in own:
             own["cell_clip"] = tuple(map(float, own["cell_clip"]))
@@ -278,7 +276,7 @@ def _problem(cell: str, *, forward: bool) -> Callable[[Arguments], RnnProblem]:
             batch,
             shape[-1] if "x" in a.tensors else as_integer(given["input_size"]),
             as_integer(given["hidden_size"]),
-            lengths,
+            lengths or (steps,) * batch,
             Stream.of(given),
             num_layers=as_integer(given["num_layers"]),
             bidirectional=given["bidirectional"],
@@ -308,8 +306,7 @@ def _infer(names: tuple[str, ...], in_training: frozenset[str]) -> Callable[...,
 
 def _multiplications(p: RnnProblem) -> int:
     """Of the forward pass: of all rows by all matrices."""
-    matrices = sum(block.size for block in p.layout.blocks if len(block.shape) == 2)
-    return p.rows * matrices
+    return p.rows * p.layout.matrix_size
 
 
 _TIMES = {"forward": 1, "backward_data": 1, "backward_weights": 1, "backward": 3}
@@ -425,9 +422,6 @@ def _constraints(
     )
 
 
-CELLS = tuple(_NAMES)
-DIRECTIONS = tuple(_SUMMARIES)
-
-for _cell in CELLS:
-    for _direction in DIRECTIONS:
+for _cell in _NAMES:
+    for _direction in _SUMMARIES:
         _declared(_cell, _direction)

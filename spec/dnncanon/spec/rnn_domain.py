@@ -2,28 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dnncanon.spec.primitive import Arguments, Boundary, Draw, Scale
-from dnncanon.spec.rnn_problem import RnnProblem
+from dnncanon.spec.rnn_problem import RnnProblem, lengths_of
 from dnncanon.spec.rnn_rules import SHAPES, WIDE
 from dnncanon.spec.rnn_weights import BIASES
 from dnncanon.spec.softmax import stats_dtype
 from dnncanon.spec.stream import Stream, drawn_stream
 from dnncanon.spec.tensors import Shape, TensorType
-
-ProblemFrom = Callable[[Arguments], RnnProblem]
-
-_STREAM = {"seed": 7, "subsequence": 0, "offset": 0}
-
-OWN: dict[str, dict[str, Any]] = {
-    "lstm": {"projection_size": 0, "cell_clip": (), "clip_nan": "propagate"},
-    "gru": {"reset": "after"},
-}
-"""Attributes that one cell alone has, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -43,31 +33,32 @@ class Sample:
     given: frozenset[str] = frozenset()
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def problem(self, cell: str, dtype: str) -> RnnProblem:
-        """The network as kernels and tests see it."""
-        known = {k: v for k, v in self.options.items() if k in RnnProblem.__dataclass_fields__}
-        known = {k: v for k, v in known.items() if not _of_another(cell, k)}
-        lengths = self.lengths or (self.steps,) * self.batch
-        if self.batch_sizes:
-            lengths = tuple(
-                sum(size > b for size in self.batch_sizes) for b in range(self.batch_sizes[0])
-            )
+    def problem(self, call: "CallForm", dtype: str) -> RnnProblem:
+        """What shapes follow from: of the options those that are sizes, and that the cell has."""
+        sized = (
+            "num_layers",
+            "bidirectional",
+            "bias_mode",
+            "input_mode",
+            "projection_size",
+            "reset",
+        )
         return RnnProblem(
-            cell,
+            call.cell,
             dtype,
             len(self.batch_sizes) or self.steps,
-            len(lengths),
+            self.batch_sizes[0] if self.batch_sizes else self.batch,
             self.input_size,
             self.hidden_size,
-            lengths,
+            lengths_of(self.batch_sizes) or self.lengths or (self.steps,) * self.batch,
             Stream(0, 0, 0),
             packed=bool(self.batch_sizes),
-            **known,
+            **{n: self.options[n] for n in sized if n in self.options and n in call.attributes},
         )
 
     def arguments(self, call: "CallForm", dtype: str, strides: Shape | None = None) -> Arguments:
         """A call of one primitive; ``strides`` are those of x, or of dy where there is no x."""
-        p = self.problem(call.cell, dtype)
+        p = self.problem(call, dtype)
         tensors = {}
         for name, optional in call.tensors.items():
             needed = call.needed.get(name)
@@ -85,10 +76,6 @@ class Sample:
             **self.options,
         }
         return Arguments(tensors, {n: values.get(n, d) for n, d in call.attributes.items()})
-
-
-def _of_another(cell: str, name: str) -> bool:
-    return any(name in own and cell != of for of, own in OWN.items())
 
 
 @dataclass(frozen=True)
@@ -141,33 +128,28 @@ def draw_rnn(call: CallForm) -> Callable[[Draw, Scale, str], Arguments]:
             given=given,
             options=options,
         )
-        sample = _few_steps(sample, call.cell, scale)
+        sample = _few_steps(sample, call, scale)
         return _with_sequences(sample, form, lengths).arguments(call, dtype)
 
     return domain
 
 
-def _few_steps(sample: Sample, cell: str, scale: Scale) -> Sample:
+def _few_steps(sample: Sample, call: CallForm, scale: Scale) -> Sample:
     """The sample with as many steps as leave its whole gradient, three products for each, within the scale."""
-    layout = sample.problem(cell, "float32").layout
-    matrices = sum(block.size for block in layout.blocks if len(block.shape) == 2)
-    most = scale.multiplications // max(1, 3 * matrices * sample.batch)
-    return _replaced(sample, steps=min(sample.steps, max(1, most)))
+    layout = sample.problem(call, "float32").layout
+    most = scale.multiplications // max(1, 3 * layout.matrix_size * sample.batch)
+    return replace(sample, steps=min(sample.steps, max(1, most)))
 
 
 def _with_sequences(sample: Sample, form: str, drawn: list[int]) -> Sample:
     """The sample with sequences of some lengths, padded or packed."""
     lengths = tuple(min(length, sample.steps) for length in drawn[: sample.batch])
     if form == "lengths" and lengths:
-        return _replaced(sample, lengths=lengths)
+        return replace(sample, lengths=lengths)
     if form == "packed" and lengths:
         sizes = (sum(max(1, length) > t for length in lengths) for t in range(sample.steps))
-        return _replaced(sample, batch_sizes=tuple(size for size in sizes if size))
+        return replace(sample, batch_sizes=tuple(size for size in sizes if size))
     return sample
-
-
-def _replaced(sample: Sample, **changes: Any) -> Sample:
-    return Sample(**{**{n: getattr(sample, n) for n in sample.__dataclass_fields__}, **changes})
 
 
 # --- Boundaries -----------------------------------------------------------------------------------

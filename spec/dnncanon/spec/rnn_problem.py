@@ -6,9 +6,14 @@ from functools import cached_property
 from dnncanon.spec.rnn_weights import GATES, RnnWeightLayout, rnn_weight_layout
 from dnncanon.spec.stream import Stream
 
-CELLS = tuple(GATES)
 RESERVED_GATES = {"rnn_relu": 0, "rnn_tanh": 0, "lstm": 4, "gru": 4}
 """Blocks of ``gates``: of gru the fourth is the recurrent part of n."""
+
+
+def lengths_of(batch_sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The steps of each sequence, of how many sequences have each step."""
+    batch = batch_sizes[0] if batch_sizes else 0
+    return tuple(sum(size > b for size in batch_sizes) for b in range(batch))
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,6 @@ class RnnProblem:
     packed: bool = False
     padding_fill: float = 0.0
     training: bool = False
-    accumulates: bool = False
 
     @cached_property
     def layout(self) -> RnnWeightLayout:

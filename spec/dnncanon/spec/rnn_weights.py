@@ -56,6 +56,10 @@ class Block:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    def of(self, packed: Any) -> Any:
+        """The block as a view of a packed buffer."""
+        return packed[self.offset : self.offset + self.size].reshape(self.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -130,6 +134,11 @@ class RnnWeightLayout:
     def size(self) -> int:
         """Elements of the packed buffer."""
         return self.blocks[-1].offset + self.blocks[-1].size
+
+    @property
+    def matrix_size(self) -> int:
+        """Elements of all matrices: biases lie behind them."""
+        return sum(block.size for block in self.blocks if len(block.shape) == 2)
 
     @cached_property
     def _by_place(self) -> dict[tuple[str, int, int], Block]:
@@ -232,7 +241,7 @@ def from_torch(layout: RnnWeightLayout, parameters: Mapping[str, Any]) -> Any:
 
 def to_torch(layout: RnnWeightLayout, packed: Any) -> dict[str, Any]:
     """What ``from_torch`` takes, as views of the packed weights."""
-    return {torch_name(block): _part(block, packed) for block in layout.blocks}
+    return {torch_name(block): block.of(packed) for block in layout.blocks}
 
 
 def from_onnx(layout: RnnWeightLayout, w: Any, r: Any, b: Any = None) -> Any:
@@ -262,7 +271,7 @@ def to_onnx(layout: RnnWeightLayout, packed: Any) -> tuple[Any, Any, Any]:
     kinds = ("W", "R") if layout.bias_mode == "none" else ("W", "R", "bW", "bR")
     _check_onnx(layout, kinds)
     tensors = {
-        kind: np.stack([_part(b, packed)[order] for b in layout.blocks if b.kind == kind])
+        kind: np.stack([b.of(packed)[order] for b in layout.blocks if b.kind == kind])
         for kind in kinds
     }
     biases = [tensors[kind] for kind in ("bW", "bR") if kind in tensors]
@@ -288,10 +297,6 @@ def _rows_of_gates(
     """For each row in the wanted order of gates, its row in the given one."""
     size = layout.hidden_size
     return [given.index(gate) * size + row for gate in wanted for row in range(size)]
-
-
-def _part(block: Block, packed: Any) -> Any:
-    return packed[block.offset : block.offset + block.size].reshape(block.shape)
 
 
 def _joined(wanted: Mapping[str, Shape], named: Mapping[str, Any]) -> Any:

@@ -166,7 +166,7 @@ def _weights(p: RnnProblem, packed: Tensor) -> Iterator[Tensor]:
             for kind in ("W", "R", "bW", "bR", "projection"):
                 block = p.layout.block(kind, layer, direction)
                 if block is not None:
-                    yield packed[block.offset : block.offset + block.size].view(block.shape)
+                    yield block.of(packed)
                 elif kind in ("bW", "bR") and p.bias_mode != "none":
                     yield packed.new_zeros(rows)
 

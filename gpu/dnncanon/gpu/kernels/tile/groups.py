@@ -10,12 +10,13 @@ from typing import Any
 from dnncanon.gpu import ptx
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.tile import words
+from dnncanon.gpu.kernels.tile.chosen_lines import chunks_of_lines, elements_of_lines
 from dnncanon.gpu.kernels.tile.engine import Product, accumulate, tile_of_turn, write_tile
-from dnncanon.gpu.kernels.tile.slices import Fetch, Slice, place_in, shares_of_chunks
+from dnncanon.gpu.kernels.tile.slices import Fetch, Slice
 from dnncanon.gpu.runtime import Kernel, kernel
 from dnncanon.gpu.runtime.device_code import cuda, device_function, types
 
-_int32, _int64, _uint32 = types.int32, types.int64, types.uint32
+_int32, _int64 = types.int32, types.int64
 
 
 @device_function
@@ -110,79 +111,26 @@ def row_of_token(at: Any, row: Any) -> Any:
     return at[0] + row * at[1][1] if (token >= 0) & (token < tokens) else _int64(-1)
 
 
+@device_function
+def _token_of_row(at: Any, first: Any, row: Any, extent: Any) -> Any:
+    """``RowOf``: the token that a row of a group asks for."""
+    low, index, index_at, _, _, tokens, _, _ = at[2]
+    line, token = first + row, _int64(-1)
+    if line < extent:
+        token = _int64(index[index_at[0] + (low + line) * index_at[1]])
+    return token if token < tokens else _int64(-1)
+
+
 @cache
 def gathered_elements(layout: Slice, threads: int, move: Any) -> Fetch:
     """The tokens that rows ask for, element by element; zeros where there is no such token."""
-    place, per_chunk, itemsize = place_in(layout), layout.per_chunk, layout.itemsize
-    lines, deep, along_depth = layout.lines, layout.depth, layout.along == "depth"
-    each = lines * deep // threads
-
-    @device_function
-    def open_(
-        longs: Any, ints: Any, array: Any, at: Any, limits: Any, line: Any, depth: Any, thread: Any
-    ) -> None:
-        ints[0] = _int32(line)
-        ints[1] = _int32(depth)
-
-    @device_function
-    def next_(
-        longs: Any, ints: Any, array: Any, at: Any, limits: Any, slot: Any, thread: Any
-    ) -> None:
-        low, index, index_at, _, _, tokens, _, _ = at[2]
-        for i in range(each):
-            position = thread + i * threads
-            n, k = position // deep, position % deep
-            row, onward = (n, k) if along_depth else (k, n)
-            where = place(row, onward // per_chunk) + onward % per_chunk * itemsize
-            line, depth = ints[0] + n, ints[1] + k
-            token = _int64(-1)
-            if line < limits[0]:
-                token = _int64(index[index_at[0] + (low + line) * index_at[1]])
-            inside = (token >= 0) & (token < tokens) & (depth < limits[1])
-            from_ = at[0] + token * at[1][0] + depth * at[1][1]
-            move(slot + _uint32(where), array, _int64(from_), inside)
-        ints[1] = _int32(ints[1] + _int32(deep))
-
-    return Fetch(open_, next_, longs=1, ints=2)
+    return elements_of_lines(layout, threads, move, _token_of_row)
 
 
 @cache
 def gathered_chunks(layout: Slice, threads: int) -> Fetch:
     """The tokens that rows ask for, by asynchronous copies of 16 bytes along the depth."""
-    place = place_in(layout)
-    chunks, per_chunk, pitch, deep = layout.chunks, layout.per_chunk, layout.pitch, layout.depth
-    (apart, each), itemsize = shares_of_chunks(layout, threads), layout.itemsize
-
-    @device_function
-    def open_(
-        longs: Any, ints: Any, array: Any, at: Any, limits: Any, line: Any, depth: Any, thread: Any
-    ) -> None:
-        low, index, index_at, _, _, tokens, _, _ = at[2]
-        k = depth + thread % chunks * per_chunk
-        ints[0] = place(thread // chunks, thread % chunks)
-        ints[1] = _int32(limits[1] - k)
-        for i in range(each):
-            n = line + thread // chunks + i * apart
-            token = _int64(-1)
-            if n < limits[0]:
-                token = _int64(index[index_at[0] + (low + n) * index_at[1]])
-            exists = (token >= 0) & (token < tokens)
-            ints[2 + i] = _int32(exists)
-            first = at[0] + (token if exists else _int64(0)) * at[1][0] + k
-            longs[i] = ptx.global_address(array, first)
-
-    @device_function
-    def next_(
-        longs: Any, ints: Any, array: Any, at: Any, limits: Any, slot: Any, thread: Any
-    ) -> None:
-        target = slot + _uint32(ints[0])
-        for i in range(each):
-            keep = ints[2 + i] if ints[1] > _int32(0) else _int32(0)
-            ptx.cp_async_16_if(target + _uint32(i * apart * pitch), longs[i], keep)
-            longs[i] += deep * itemsize
-        ints[1] = _int32(ints[1] - _int32(deep))
-
-    return Fetch(open_, next_, longs=each, ints=2 + each)
+    return chunks_of_lines(layout, threads, _token_of_row)
 
 
 @cache
