@@ -1,5 +1,6 @@
 """Comparisons of what carries errors: where these may decide, both outcomes are right, and nowhere else."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 import dnncanon.reference as ref
 from dnncanon import spec
+from dnncanon.conformance import calibration
 from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision, Undecided
 from dnncanon.conformance.bounds import expectations
 from dnncanon.conformance.case import Case
@@ -187,3 +189,19 @@ def test_an_infinite_gradient_where_all_x_are_equal_gives_infinities_or_nan(line
     dbias = expected[2]
     assert np.isinf(dbias.value).any()
     assert np.isfinite(dbias.bound).all()
+
+
+def test_the_calibration_counts_no_deviations_where_errors_decide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever decides otherwise is off by all that is allowed: 8 deviations, whatever the model is worth."""
+    graph = "binary_select(mul(a,a),0.0,cmp_gt(add(mul(a,a),b),0.0))"
+    case = Case.parse(
+        f"pointwise_fusion a=float32[4] b=float32[4] graph={graph} fill=normal seed=0"
+    )
+    counted = []
+    for b in (C, C + np.float32(7)):
+        given = {name: SimpleNamespace(view=lambda x=x: x) for name, x in (("a", A), ("b", b))}
+        monkeypatch.setattr(calibration, "inputs", lambda case, given=given: given)
+        counted.append(calibration._row([case], "ieee").max_sigmas > 0.0)
+    assert counted == [False, True]
