@@ -8,7 +8,7 @@ length − 1 − s when direction 0 is at step s; from a sequence's length on, i
 for the step gets its padding.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,6 +16,14 @@ from typing import Any
 from dnncanon.gpu import ptx
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.rnn_cells import Cell, cells
+from dnncanon.gpu.kernels.rnn_places import (
+    bias_at,
+    each_block,
+    place_of,
+    row_at,
+    state_at,
+    store_blocks,
+)
 from dnncanon.gpu.kernels.rnn_plan import (
     PACKED,
     WHOLE,
@@ -34,7 +42,7 @@ from dnncanon.gpu.kernels.tile.shape import CHUNK, Tile
 from dnncanon.gpu.kernels.tile.slices import Fetch, Slice
 from dnncanon.gpu.kernels.tile.tensor_core import TensorCore
 from dnncanon.gpu.runtime import DeviceArray, Kernel, blocks_for, kernel, launch
-from dnncanon.gpu.runtime.device_code import cuda, device_function, generated, types
+from dnncanon.gpu.runtime.device_code import cuda, device_function, types
 
 _int32, _int64, _uint32 = types.int32, types.int64, types.uint32
 
@@ -187,9 +195,9 @@ def launch_step(
             table.argument,
         ),
         (
-            (_place(step.state), _place(step.r)),
-            tuple(_place(array) if array else (0, 0, 0) for array in vectors),
-            tuple(_place(array) if array else (0, 0, 0, 0) for array in states),
+            (place_of(step.state), place_of(step.r)),
+            tuple(place_of(array) if array else (0, 0, 0) for array in vectors),
+            tuple(place_of(array) if array else (0, 0, 0, 0) for array in states),
             tuple(row.place if row else (0, 0, 0, 0, 0) for row in rows),
         ),
         (directions, batch, units, depth, -(-depth // tile.depth)),
@@ -202,10 +210,6 @@ def launch_step(
     function, nbytes = rnn_step(code), code.product.shared_bytes
     grid = blocks_for(blocks, 1)
     launch(function, grid, tile.threads, args, shared_bytes=nbytes, stream=stream)
-
-
-def _place(array: DeviceArray) -> Ints:
-    return (array.origin, *array.strides)
 
 
 # --- The kernel -----------------------------------------------------------------------------------
@@ -272,23 +276,6 @@ def rnn_step(code: Code) -> Kernel:
     return rnn_step_
 
 
-@device_function
-def _bias_at(place: Any, here: Any) -> Any:
-    return place[0] + here[0] * place[1] + here[2] * place[2]
-
-
-@device_function
-def _state_at(place: Any, here: Any) -> Any:
-    return _int64(place[0] + here[0] * place[1] + here[1] * place[2] + here[2] * place[3])
-
-
-@device_function
-def _row_at(place: Any, here: Any, t: Any) -> Any:
-    """With t as ``Rows`` has it."""
-    row = place[0] + here[0] * place[1] + t * place[2] + here[1] * place[3]
-    return _int64(row + here[2] * place[4])
-
-
 @cache
 def _finish(code: Code) -> Function:
     """finish(shared address of the first sum, place, …): what becomes of one unit of one sequence."""
@@ -330,24 +317,24 @@ def _moving(code: Code) -> Function:
     keeps_cells, reads_h = cell.carries == "cell", cell.reads_h
 
     @device_function
-    def of_input(gates: Any, at: Any, bias: Any, bias_at: Any, jumps: Any, block: Any) -> Any:
+    def of_input(gates: Any, at: Any, bias: Any, first: Any, jumps: Any, block: Any) -> Any:
         """W·x_t + bW of a gate"""
         value = gates[_int64(at + block * jumps[0])]
         if jumps[2]:
-            value += to_sum(bias[_int64(bias_at + block * jumps[1])])
+            value += to_sum(bias[_int64(first + block * jumps[1])])
         return value
 
     @device_function
-    def of_state(sums: Any, bias: Any, bias_at: Any, jump: Any, has_bias: Any, block: Any) -> Any:
+    def of_state(sums: Any, bias: Any, first: Any, jump: Any, has_bias: Any, block: Any) -> Any:
         """R·h_{t−1} + bR of a gate"""
         value = load(sums + _uint32(block * to_next_sum))
         if has_bias:
-            value += to_sum(bias[_int64(bias_at + block * jump)])
+            value += to_sum(bias[_int64(first + block * jump)])
         return value
 
-    inputs = _each(of_input, cell.inputs, 5, zero)
-    states = _each(of_state, range(cell.sums), 5, zero)
-    keep_all = _stores(cell.kept)
+    inputs = each_block(of_input, cell.inputs, 5, zero)
+    states = each_block(of_state, range(cell.sums), 5, zero)
+    keep_all = store_blocks(cell.kept)
 
     @device_function
     def move(
@@ -365,14 +352,14 @@ def _moving(code: Code) -> Function:
         _, biases_at, states_at, rows_at = places
         units = here[4]
         has_w, has_r, has_c, has_hidden, has_y, keeps, cleared, _ = flags
-        gates_at, to_next_gate = _row_at(rows_at[2], here, t), units * rows_at[2][4]
+        gates_at, to_next_gate = row_at(rows_at[2], here, t), units * rows_at[2][4]
         jumps = (to_next_gate, units * biases_at[0][2], has_w)
-        x = inputs(gates, gates_at, w_bias, _bias_at(biases_at[0], here), jumps)
+        x = inputs(gates, gates_at, w_bias, bias_at(biases_at[0], here), jumps)
         of_r = units * biases_at[1][2]
-        r = states(at, r_bias, _bias_at(biases_at[1], here), of_r, has_r)
+        r = states(at, r_bias, bias_at(biases_at[1], here), of_r, has_r)
         h = zero
         if reads_h:
-            h = to_sum(before[_state_at(states_at[0], here)])
+            h = to_sum(before[state_at(states_at[0], here)])
         carried = carry(here, gates_at, to_next_gate, arrays, states_at, sequences, has_c)
         kept, carried, h = step_of(x, r, h, carried, codes, scalars)
         if keeps:
@@ -380,13 +367,13 @@ def _moving(code: Code) -> Function:
         if keeps_cells:
             pass_on(here, carried, arrays, states_at, sequences)
             if cleared:
-                cells[_row_at(rows_at[3], here, t)] = carried
+                cells[row_at(rows_at[3], here, t)] = carried
         word = from_sum(h)
-        after[_state_at(states_at[1], here)] = word
+        after[state_at(states_at[1], here)] = word
         if has_hidden:
-            hidden[_row_at(rows_at[0], here, t)] = word
+            hidden[row_at(rows_at[0], here, t)] = word
         if has_y:
-            y[_row_at(rows_at[1], here, t)] = word
+            y[row_at(rows_at[1], here, t)] = word
 
     return move
 
@@ -412,20 +399,20 @@ def _staying(code: Code) -> Function:
         t, _, kind = sequences
         _, _, has_c, has_hidden, has_y, _, cleared, final = flags
         if final:
-            after[_state_at(states_at[1], here)] = before[_state_at(states_at[0], here)]
+            after[state_at(states_at[1], here)] = before[state_at(states_at[0], here)]
         if has_cells:
             c = carry(here, _int64(0), _int64(0), arrays, states_at, sequences, has_c)
             pass_on(here, c, arrays, states_at, sequences)
         if kind != PACKED:
-            gates_at, jump = _row_at(rows_at[2], here, t), here[4] * rows_at[2][4]
+            gates_at, jump = row_at(rows_at[2], here, t), here[4] * rows_at[2][4]
             for block in range(cleared):
                 gates[_int64(gates_at + block * jump)] = zero
             if has_cells and cleared:
-                cells[_row_at(rows_at[3], here, t)] = zero
+                cells[row_at(rows_at[3], here, t)] = zero
             if has_hidden:
-                hidden[_row_at(rows_at[0], here, t)] = from_sum(zero)
+                hidden[row_at(rows_at[0], here, t)] = from_sum(zero)
             if has_y:
-                y[_row_at(rows_at[1], here, t)] = from_sum(scalars[2])
+                y[row_at(rows_at[1], here, t)] = from_sum(scalars[2])
 
     return stay
 
@@ -444,7 +431,7 @@ def _carry(code: Code) -> Function:
         _, _, (_, _, c_first, _), _, (_, _, c), _ = arrays
         if sequences[0] > 0:
             return c[here[3]]
-        return to_sum(c_first[_state_at(at[2], here)]) if has_c else zero
+        return to_sum(c_first[state_at(at[2], here)]) if has_c else zero
 
     @device_function
     def gate(
@@ -475,21 +462,6 @@ def _pass_on(code: Code) -> Function:
         if number < steps - 1:
             c[here[3]] = value
         else:
-            c_last[_state_at(at[3], here)] = from_sum(value)
+            c_last[state_at(at[3], here)] = from_sum(value)
 
     return pass_on
-
-
-def _each(function: Function, blocks: Iterable[int], arguments: int, nothing: Any) -> Function:
-    """f(a0, a1, …) -> (function(a0, a1, …, block) for each block); of no blocks (nothing,)."""
-    names = ", ".join(f"a{k}" for k in range(arguments))
-    calls = "".join(f"function({names}, int64({block})), " for block in blocks) or "nothing,"
-    scope = {"function": function, "int64": _int64, "nothing": nothing}
-    return device_function(generated(f"def each({names}):\n    return ({calls})", scope))
-
-
-def _stores(blocks: Sequence[int]) -> Function:
-    """f(gates, at, jump, kept): of a tuple each number to its block."""
-    lines = [f"    gates[int64(at + {block} * jump)] = kept[{k}]" for k, block in enumerate(blocks)]
-    source = "\n".join(["def keep(gates, at, jump, kept):", *lines, "    return"])
-    return device_function(generated(source, {"int64": _int64}))

@@ -76,8 +76,8 @@ MUTANTS = (
         "rnn_state_lost_at_the_end",
         "output",
         "the state of a sequence that has ended is not handed on",
-        "after[_state_at(states_at[1], here)] = before[_state_at(states_at[0], here)]",
-        "after[_state_at(states_at[1], here)] = from_sum(zero)",
+        "after[state_at(states_at[1], here)] = before[state_at(states_at[0], here)]",
+        "after[state_at(states_at[1], here)] = from_sum(zero)",
         "gru_forward",
     ),
     _step(
@@ -92,8 +92,8 @@ MUTANTS = (
         "rnn_recurrent_bias_of_the_first_gate",
         "index",
         "all gates have the first one's recurrent bias",
-        "value += to_sum(bias[_int64(bias_at + block * jump)])",
-        "value += to_sum(bias[_int64(bias_at)])",
+        "value += to_sum(bias[_int64(first + block * jump)])",
+        "value += to_sum(bias[_int64(first)])",
     ),
     _step(
         "rnn_first_cell_state_ignored",
