@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dnncanon.gpu import ptx
 from dnncanon.gpu.kernels.element import ELEMENTS
 from dnncanon.gpu.kernels.rnn_cells import Cell, cells
 from dnncanon.gpu.kernels.rnn_places import (
@@ -32,41 +31,23 @@ from dnncanon.gpu.kernels.rnn_plan import (
     on_tensor_cores,
     sum_dtype,
 )
-from dnncanon.gpu.kernels.tile import cuda_core, tensor_core, words
+from dnncanon.gpu.kernels.rnn_tile import operand_of, step_kernel, tile_for
+from dnncanon.gpu.kernels.tile import words
 from dnncanon.gpu.kernels.tile.cuda_core import CudaCore
-from dnncanon.gpu.kernels.tile.engine import Product, accumulate
-from dnncanon.gpu.kernels.tile.epilogue import PADDING, Output
+from dnncanon.gpu.kernels.tile.engine import Product
+from dnncanon.gpu.kernels.tile.epilogue import Output
 from dnncanon.gpu.kernels.tile.gates import chunks_of_gates, elements_of_gates
 from dnncanon.gpu.kernels.tile.matrices import Operand, fetched
 from dnncanon.gpu.kernels.tile.shape import CHUNK, Tile
 from dnncanon.gpu.kernels.tile.slices import Fetch, Slice
 from dnncanon.gpu.kernels.tile.tensor_core import TensorCore
-from dnncanon.gpu.runtime import DeviceArray, Kernel, blocks_for, kernel, launch
-from dnncanon.gpu.runtime.device_code import cuda, device_function, types
+from dnncanon.gpu.runtime import DeviceArray, Kernel, blocks_for, launch
+from dnncanon.gpu.runtime.device_code import device_function, types
 
 _int32, _int64, _uint32 = types.int32, types.int64, types.uint32
 
 Ints = tuple[int, ...]
 Function = Callable[..., Any]
-
-
-# --- Tiles ----------------------------------------------------------------------------------------
-
-FEW, LITTLE = 16, 64
-"""Sequences for which a tile is flat, and units for which that is small too."""
-
-TILES = {
-    True: (Tile(16, 32, 16, (1, 1), 2), Tile(16, 64, 64, (1, 4), 3), Tile(64, 64, 32, (2, 2), 3)),
-    False: (Tile(16, 32, 8, (1, 1), 2), Tile(16, 64, 16, (1, 2), 3), Tile(64, 64, 16, (2, 4), 3)),
-}
-"""Small, flat and square, on tensor cores and on CUDA cores."""
-
-
-def tile_for(batch: int, units: int, dtype: str) -> Tile:
-    small, flat, square = TILES[on_tensor_cores(dtype)]
-    if batch > FEW:
-        return square
-    return small if units <= LITTLE else flat
 
 
 def units_of(tile: Tile, gates: int) -> int:
@@ -95,18 +76,12 @@ def code_for(dtype: str, cell: str, h: DeviceArray, r: DeviceArray, units: int) 
     """Of states h [D, B, Q] and a matrix r [D, G·units, Q]."""
     gates, on_tensor = cells(sum_dtype(dtype))[cell].sums, on_tensor_cores(dtype)
     tile = tile_for(h.shape[1], units, dtype)
-    left = _operand(h, dtype)
-    right = _operand(r, dtype)
+    left = operand_of(h, dtype)
+    right = operand_of(r, dtype)
     slice_h, fetch_h = fetched(left, tile.rows, tile, dtype, tensor_core=on_tensor)
     slice_r, fetch_r = _fetched_gates(right, tile, gates, dtype)
     unit = (TensorCore if on_tensor else CudaCore)(dtype, tile, slice_h, slice_r)
     return Code(dtype, cell, Product(unit, fetch_h, fetch_r, Output(dtype, dtype)))
-
-
-def _operand(array: DeviceArray, dtype: str) -> Operand:
-    directions, lines, depth = array.shape
-    far, of_line, of_depth = array.strides
-    return Operand(array, dtype, lines, depth, of_line, of_depth, (far if directions > 1 else 0,))
 
 
 def _fetched_gates(operand: Operand, tile: Tile, gates: int, word: str) -> tuple[Slice, Fetch]:
@@ -217,63 +192,13 @@ def launch_step(
 
 @cache
 def rnn_step(code: Code) -> Kernel:
-    """The kernel. Launch with ``code.product.tile.threads`` threads and ``code.product.shared_bytes``.
+    """The kernel of a step forward.
 
     ``arrays`` are (state, r), the biases, (before, after, c_first, c_last), (hidden, y), (gates, cells, c) and
-    the table; ``places`` those of the first three, and of hidden, y, gates and cells. ``sizes`` are directions,
-    sequences, units, depth and slices of it; ``scalars`` the bounds of clipping and what padding is.
+    the table; ``places`` those of the first three, and of hidden, y, gates and cells; ``scalars`` the bounds of
+    clipping and what padding is.
     """
-    product, units_of_tile = code.product, code.units
-    tile, unit = product.tile, product.unit
-    room = tensor_core if isinstance(unit, TensorCore) else cuda_core
-    number, zero = words.number(unit.sum_dtype), words.number(unit.sum_dtype)(0)
-    itemsize, count, threads = words.itemsize(unit.sum_dtype), unit.sums, tile.threads
-    pitch, rows_of = tile.columns * itemsize + PADDING, tile.rows
-    add, store = accumulate(product), room.store_strip(unit, 1, pitch)
-    finish = _finish(code)
-
-    @kernel(launch_bounds=(threads, 1))
-    def rnn_step_(
-        arrays: Any,
-        places: Any,
-        sizes: Any,
-        sequences: Any,
-        flags: Any,
-        codes: Any,
-        scalars: Any,
-    ) -> None:
-        shared = ptx.shared_address(cuda.shared.array(0, types.uint8), 0)
-        sums = cuda.local.array(count, number)
-        thread = _int32(cuda.threadIdx.x)
-        directions, batch, units, depth, slices = sizes
-        h, r = arrays[0]
-        h_at, r_at = places[0]
-        down = (batch + rows_of - 1) // rows_of
-        across = (units + units_of_tile - 1) // units_of_tile
-        limits = (_int32(batch), _int32(units), _int32(depth))
-        turn = _int64(cuda.blockIdx.x)
-        while turn < directions * down * across:
-            d, within = turn // (down * across), turn % (down * across)
-            origin = (_int32(within % down * rows_of), _int32(within // down * units_of_tile))
-            of_h = (h_at[0] + d * h_at[1], (h_at[2], h_at[3]))
-            of_r = (r_at[0] + d * r_at[1], (r_at[2], r_at[3]))
-            for i in range(count):
-                sums[i] = zero
-            add(sums, shared, thread, h, of_h, r, of_r, limits, origin, (0, slices))
-            cuda.syncthreads()
-            store(sums, shared, thread, 0)
-            cuda.syncthreads()
-            for position in range(thread, rows_of * units_of_tile, threads):
-                row, column = position // units_of_tile, position % units_of_tile
-                b, j = _int64(origin[0] + row), _int64(origin[1] + column)
-                if (b < batch) & (j < units):
-                    at = shared + _uint32(row * pitch + column * itemsize)
-                    here = (d, b, j, (d * batch + b) * units + j, units)
-                    finish(at, here, arrays, places, sequences, flags, codes, scalars)
-            cuda.syncthreads()
-            turn += cuda.gridDim.x
-
-    return rnn_step_
+    return step_kernel(code.product, code.units, _finish(code))
 
 
 @cache

@@ -4,6 +4,7 @@ from dnncanon.gpu.mutants.making import mutants_of
 
 _cells = mutants_of("kernels.rnn_cells", primitive="lstm_forward", backend="gpu")
 _step = mutants_of("kernels.rnn_step", primitive="lstm_forward", backend="gpu")
+_tile = mutants_of("kernels.rnn_tile", primitive="lstm_forward", backend="gpu")
 _forward = mutants_of("kernels.rnn_forward", primitive="lstm_forward", backend="gpu")
 _plan = mutants_of("kernels.rnn_plan", primitive="lstm_forward", backend="gpu")
 _gates = mutants_of("kernels.tile.gates", primitive="lstm_forward", backend="gpu")
@@ -109,7 +110,7 @@ MUTANTS = (
         "if has_cells and cleared:",
         "if has_cells and cleared < 0:",
     ),
-    _step(
+    _tile(
         "rnn_cells_overtake_their_sums",
         "synchronisation",
         "cells do not wait for the sums of other threads",
