@@ -216,6 +216,25 @@ def product_of_rows(
     ).along_rows()
 
 
+def product_over_directions(p: RnnProblem, x: Rows, w: WeightPlace, y: Rows) -> Matrices:
+    """y[row] = Σ_d x[d, row]·w[d] of all rows at once, w being [D, depth, columns]."""
+    _, depth, columns = w.shape
+    of_direction, *of_w = w.strides
+    (rows, *of_rows), (others, *of_others) = _dims_of_rows(p, x, y)
+    return Matrices(
+        p.dtype,
+        (1, 1, others),
+        rows,
+        columns,
+        depth,
+        Matrix(p.dtype, (0, 0, of_others[0]), of_rows[0], x.column),
+        Matrix(p.dtype, (0, 0, 0), of_w[0], of_w[1]),
+        Matrix(p.dtype, (0, 0, of_others[1]), of_rows[1], y.column),
+        pieces=p.directions,
+        steps=(x.direction, of_direction),
+    ).along_rows()
+
+
 def _dims_of_rows(p: RnnProblem, *operands: Rows) -> tuple[Ints, Ints]:
     """All rows as a matrix, and what there are several of: extents, and the strides of the operands.
 
