@@ -189,6 +189,7 @@ def _samples() -> Iterator[tuple[str, Sample]]:
     yield "skipped input", made(3, 2, 5, 5, input_mode="skip", **deep)
     yield "17 sequences of 33 units", made(3, 17, 9, 33)
     yield "65 sequences of 7 units", made(2, 65, 8, 7)
+    yield "40 units", made(2, 3, 8, 40)
     yield "130 units", made(2, 2, 3, 130)
     yield "129 inputs", made(2, 3, 129, 8)
     yield "300 steps", made(300, 2, 2, 2)

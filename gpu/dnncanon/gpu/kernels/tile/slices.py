@@ -116,11 +116,12 @@ class Fetch:
 def shares_of_chunks(layout: Slice, threads: int) -> tuple[int, int]:
     """How many rows apart the chunks of a thread are, and how many these are: all in one column.
 
-    Rows that far apart are swizzled alike. ValueError if threads cannot share the chunks so.
+    Rows that far apart are swizzled alike, if they are at all. ValueError if threads cannot share the chunks so.
     """
     apart = threads // layout.chunks
     each = layout.rows // max(1, apart)
-    if apart * layout.chunks != threads or each * apart != layout.rows or apart % 8:
+    alike = layout.padding > 0 or apart % 8 == 0
+    if apart * layout.chunks != threads or each * apart != layout.rows or not alike:
         raise ValueError(f"{threads} threads do not share the chunks of {layout} evenly")
     return apart, each
 
