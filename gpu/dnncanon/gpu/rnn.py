@@ -29,6 +29,25 @@ def _backward_data(primitive: Primitive[RnnProblem]) -> GpuPrimitive[RnnProblem]
     return GpuPrimitive(primitive, implementations)
 
 
+def _backward_weights(primitive: Primitive[RnnProblem]) -> GpuPrimitive[RnnProblem]:
+    def implementations() -> Sequence[Implementation[RnnProblem]]:
+        from dnncanon.gpu.kernels import rnn_backward_weights
+
+        function = rnn_backward_weights.backward_weights
+        return [Implementation("standard", function, rnn_backward_weights.workspace_bytes)]
+
+    return GpuPrimitive(primitive, implementations)
+
+
+def _backward(primitive: Primitive[RnnProblem]) -> GpuPrimitive[RnnProblem]:
+    def implementations() -> Sequence[Implementation[RnnProblem]]:
+        from dnncanon.gpu.kernels import rnn_backward
+
+        return [Implementation("standard", rnn_backward.backward, rnn_backward.workspace_bytes)]
+
+    return GpuPrimitive(primitive, implementations)
+
+
 rnn_relu_forward = _forward(spec.rnn_relu_forward)
 rnn_tanh_forward = _forward(spec.rnn_tanh_forward)
 lstm_forward = _forward(spec.lstm_forward)
@@ -38,3 +57,13 @@ rnn_relu_backward_data = _backward_data(spec.rnn_relu_backward_data)
 rnn_tanh_backward_data = _backward_data(spec.rnn_tanh_backward_data)
 lstm_backward_data = _backward_data(spec.lstm_backward_data)
 gru_backward_data = _backward_data(spec.gru_backward_data)
+
+rnn_relu_backward_weights = _backward_weights(spec.rnn_relu_backward_weights)
+rnn_tanh_backward_weights = _backward_weights(spec.rnn_tanh_backward_weights)
+lstm_backward_weights = _backward_weights(spec.lstm_backward_weights)
+gru_backward_weights = _backward_weights(spec.gru_backward_weights)
+
+rnn_relu_backward = _backward(spec.rnn_relu_backward)
+rnn_tanh_backward = _backward(spec.rnn_tanh_backward)
+lstm_backward = _backward(spec.lstm_backward)
+gru_backward = _backward(spec.gru_backward)

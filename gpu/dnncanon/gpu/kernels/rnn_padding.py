@@ -18,11 +18,18 @@ _int64 = types.int64
 
 
 def clear_padding(
-    p: RnnProblem, y: RowArray, columns: int, table: DeviceArray, stream: object
+    p: RnnProblem,
+    y: RowArray,
+    columns: int,
+    table: DeviceArray,
+    stream: object,
+    *,
+    directions: int = 1,
 ) -> None:
-    """y[t, b] = 0 from the length of sequence b on; ``table`` is that of padded sequences."""
-    size = p.steps * p.batch * columns
-    args = (y.array, table, (size, p.batch, columns), y.place)
+    """y[d, t, b] = 0 from the length of sequence b on; ``table`` is that of padded sequences."""
+    rows = p.steps * p.batch
+    size = directions * rows * columns
+    args = (y.array, table, (size, rows, p.batch, columns), y.place)
     grid = min(BLOCKS, blocks_for(size, THREADS))
     launch(_clearing(p.dtype), grid, THREADS, args, stream=stream)
 
@@ -34,15 +41,15 @@ def _clearing(dtype: str) -> Kernel:
 
     @kernel
     def rnn_clearing(y: Any, table: Any, sizes: Any, place: Any) -> None:
-        size, batch, columns = sizes
+        size, rows, batch, columns = sizes
         position = _int64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         while position < size:
-            row, column = position // columns, position % columns
+            line, column = position // columns, position % columns
+            d, row = line // rows, line % rows
             t, b = row // batch, row % batch
             if t >= table[b]:
-                y[_int64(place[0] + t * place[2] + b * place[3] + column * place[4])] = from_sum(
-                    zero
-                )
+                here = place[0] + d * place[1] + t * place[2] + b * place[3]
+                y[_int64(here + column * place[4])] = from_sum(zero)
             position += _int64(cuda.gridDim.x) * cuda.blockDim.x
 
     return rnn_clearing

@@ -235,6 +235,25 @@ def product_over_directions(p: RnnProblem, x: Rows, w: WeightPlace, y: Rows) -> 
     ).along_rows()
 
 
+def product_over_rows(p: RnnProblem, x: Rows, z: Rows, y: Strided) -> Matrices:
+    """y[d, k, i] = Σ_row x[d, row, k]·z[d, row, i]."""
+    directions, lines, columns = y.shape
+    (rows, *of_rows), (others, *of_others) = _dims_of_rows(p, x, z)
+    two = directions > 1
+    return Matrices(
+        p.dtype,
+        (1, 1, directions),
+        lines,
+        columns,
+        rows,
+        Matrix(p.dtype, (0, 0, x.direction if two else 0), x.column, of_rows[0]),
+        Matrix(p.dtype, (0, 0, z.direction if two else 0), of_rows[1], z.column),
+        Matrix(p.dtype, (0, 0, y.strides[0] if two else 0), y.strides[1], y.strides[2]),
+        pieces=others,
+        steps=(of_others[0], of_others[1]),
+    ).along_rows()
+
+
 def _dims_of_rows(p: RnnProblem, *operands: Rows) -> tuple[Ints, Ints]:
     """All rows as a matrix, and what there are several of: extents, and the strides of the operands.
 
