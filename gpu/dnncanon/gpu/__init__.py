@@ -27,11 +27,15 @@ from dnncanon.gpu.library import (
 )
 from dnncanon.gpu.plans import ExecutionPlan
 from dnncanon.gpu.primitive import Algorithm
+from dnncanon.gpu.recurrent import GRU, LSTM, RNN
 from dnncanon.gpu.runtime import DeviceArray, DeviceError, as_strided, empty, to_device, to_host
 from dnncanon.gpu.tuning import Timing
 from dnncanon.spec.fused_tracing import modes
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "Algorithm",
     "DeviceArray",
     "DeviceError",

@@ -116,7 +116,7 @@ class Fetch:
 def shares_of_chunks(layout: Slice, threads: int) -> tuple[int, int]:
     """How many rows apart the chunks of a thread are, and how many these are: all in one column.
 
-    Rows that far apart are swizzled alike, if they are at all. ValueError if threads cannot share the chunks so.
+    Rows that far apart are swizzled alike, if at all. ValueError if threads cannot share the chunks so.
     """
     apart = threads // layout.chunks
     each = layout.rows // max(1, apart)
