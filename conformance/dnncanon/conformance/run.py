@@ -165,14 +165,13 @@ def _chosen_primitives(options: Options) -> list[Primitive[Any]]:
     ]
     if not options.workload:
         return chosen
-    fits = [p for p in chosen if p.name in WORKLOAD_PRIMITIVES]
+    layers = workloads.WORKLOADS[options.workload].layers(options.batch)
+    forms = {name: None for layer in layers for name in layer.forms}
+    fits = [p for p in chosen if p.name in forms]
     if not fits:
-        names = ", ".join(WORKLOAD_PRIMITIVES)
+        names = ", ".join(forms)
         raise UsageError(f"workload {options.workload} has layers for {names} only")
     return fits
-
-
-WORKLOAD_PRIMITIVES = ("conv_forward", "conv_backward_data", "conv_backward_filter")
 
 
 def _known(what: str, names: Sequence[str], known: Any) -> None:

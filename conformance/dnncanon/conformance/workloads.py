@@ -1,4 +1,4 @@
-"""Named workloads: every convolution of well-known networks, with the shapes it has there.
+"""Named workloads: convolutions and recurrent layers of well-known networks, with the shapes they have there.
 
 A network is written down by its structure, as its authors describe it, and unrolled by following one
 tensor through it; :class:`_Network` records each convolution that the tensor passes. Only shapes are
@@ -12,28 +12,41 @@ from typing import Any
 
 from dnncanon import spec
 from dnncanon.spec.attributes import padding_pairs, per_dim
+from dnncanon.spec.rnn_rules import SHAPES, WIDE
+from dnncanon.spec.rnn_weights import rnn_weight_layout
+from dnncanon.spec.softmax import stats_dtype
 from dnncanon.spec.tensors import Shape
 from dnncanon.spec.windows import output_extents, resolve_padding
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution of a network, as a forward problem, and how often the network has it.
+    """A layer of a network, as a call of its forward primitive, and how often the network has it.
 
-    ``name`` is that of the first of ``count`` equal layers. ``attributes`` holds padding (explicit
-    pairs), stride, dilation, groups and mode.
+    ``name`` is that of the first of ``count`` equal layers. ``shapes`` are those of the tensors that the call
+    has; ``attributes`` are complete where they are not the default: of a convolution padding (explicit pairs),
+    stride, dilation, groups and mode.
     """
 
     name: str
     count: int
-    x_shape: Shape
-    w_shape: Shape
+    forward: str
+    shapes: Mapping[str, Shape]
     attributes: Mapping[str, Any]
+
+    @property
+    def family(self) -> str:
+        return spec.primitives()[self.forward].family
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The primitives that a workload runs at this layer."""
+        return _FAMILIES[self.family].forms(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The convolutions of one network; ``layers(batch)`` lists them in order, equal ones merged."""
+    """The layers of one network; ``layers(batch)`` lists them in order, equal ones merged."""
 
     name: str
     doc: str
@@ -42,27 +55,24 @@ class Workload:
 
 
 def arguments(layer: Layer, primitive_name: str, dtype: str) -> spec.Arguments:
-    """The arguments of a primitive of the conv family at a layer, complete and legal.
+    """The arguments of a primitive at a layer, complete and legal.
 
     The backward directions belong to the same forward problem: dy has the shape of y, and
     ``input_size`` and ``filter_size`` are those of x and w. Optional tensors are absent, and
-    attributes that a layer does not have take their defaults. ValueError for other primitives.
+    attributes that a layer does not have take their defaults. ValueError for primitives without a call there.
     """
-    family = {p.name: p for p in spec.primitives().values() if p.family == "conv"}
-    if primitive_name not in family:
-        raise ValueError(f"{primitive_name!r} is no convolution; pass one of {', '.join(family)}")
-    primitive, problem = family[primitive_name], _forward(layer, dtype).problem
-    shapes = {
-        "x": problem.x_shape,
-        "w": problem.w_shape,
-        "dy": problem.y_shape,
-        "bias": (problem.out_channels,),
-    }
-    sizes = {"input_size": problem.input_size, "filter_size": problem.filter_size}
+    calls = _FAMILIES[layer.family].calls(layer)
+    if primitive_name not in calls:
+        raise ValueError(
+            f"{layer.name} has no call of {primitive_name!r}; pass one of {', '.join(calls)}"
+        )
+    primitive, call = spec.primitives()[primitive_name], _forward(layer, dtype)
+    shapes, sizes = _FAMILIES[layer.family].known(call.problem)
     values = {**layer.attributes, **sizes}
+    wide = stats_dtype(dtype)
     return spec.Arguments(
         {
-            t.name: spec.TensorType(dtype, shapes[t.name])
+            t.name: spec.TensorType(wide if t.name in WIDE else dtype, shapes[t.name])
             for t in primitive.inputs
             if not t.optional
         },
@@ -71,8 +81,53 @@ def arguments(layer: Layer, primitive_name: str, dtype: str) -> spec.Arguments:
 
 
 def _forward(layer: Layer, dtype: str = "float32") -> spec.Call[Any]:
-    x, w = spec.TensorType(dtype, layer.x_shape), spec.TensorType(dtype, layer.w_shape)
-    return spec.conv_forward.bind(x, w, **layer.attributes)
+    tensors = [spec.TensorType(dtype, shape) for shape in layer.shapes.values()]
+    return spec.primitives()[layer.forward].bind(*tensors, **layer.attributes)
+
+
+# --- Families -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What calls of a family's primitives need to know of a layer.
+
+    ``calls`` are the primitives that have a call there, ``forms`` those of them that a workload runs; ``known``
+    gives of a forward problem the shapes of all tensors, and the attributes that stand for shapes.
+    """
+
+    calls: Callable[[Layer], tuple[str, ...]]
+    forms: Callable[[Layer], tuple[str, ...]]
+    known: Callable[[Any], tuple[Mapping[str, Shape], Mapping[str, Any]]]
+
+
+def _known_of_conv(p: Any) -> tuple[Mapping[str, Shape], Mapping[str, Any]]:
+    shapes = {"x": p.x_shape, "w": p.w_shape, "dy": p.y_shape, "bias": (p.out_channels,)}
+    return shapes, {"input_size": p.input_size, "filter_size": p.filter_size}
+
+
+def _known_of_rnn(p: Any) -> tuple[Mapping[str, Shape], Mapping[str, Any]]:
+    return {name: shape(p) for name, (_, shape) in SHAPES.items()}, {"input_size": p.input_size}
+
+
+def _of_convolutions(layer: Layer) -> tuple[str, ...]:
+    return tuple(p.name for p in spec.primitives().values() if p.family == "conv")
+
+
+def _of_cell(layer: Layer) -> tuple[str, ...]:
+    cell = layer.forward.removesuffix("_forward")
+    return tuple(name for name in spec.primitives() if name.startswith(f"{cell}_"))
+
+
+DIRECTIONS = ("conv_forward", "conv_backward_data", "conv_backward_filter")
+
+_FAMILIES = {
+    "conv": _Family(_of_convolutions, lambda layer: DIRECTIONS, _known_of_conv),
+    "rnn": _Family(_of_cell, _of_cell, _known_of_rnn),
+}
+
+
+# --- Networks of convolutions ---------------------------------------------------------------------
 
 
 class _Network:
@@ -151,7 +206,8 @@ class _Network:
             "groups": groups,
             "mode": "cross_correlation",
         }
-        layer = Layer(name, 1, x_shape, (filters, x_shape[1] // groups, *size), attributes)
+        shapes = {"x": x_shape, "w": (filters, x_shape[1] // groups, *size)}
+        layer = Layer(name, 1, "conv_forward", shapes, attributes)
         self._layers.append(layer)
         return _forward(layer).outputs[0].shape
 
@@ -160,13 +216,10 @@ def _merged(layers: Iterable[Layer]) -> list[Layer]:
     """Each distinct layer once, in order of first appearance, with its count."""
     merged: dict[tuple[Any, ...], Layer] = {}
     for layer in layers:
-        key = (layer.x_shape, layer.w_shape, *layer.attributes.items())
+        key = (layer.forward, *layer.shapes.items(), *layer.attributes.items())
         known = merged.get(key)
         merged[key] = replace(known, count=known.count + layer.count) if known else layer
     return list(merged.values())
-
-
-# --- Networks -------------------------------------------------------------------------------------
 
 
 def _resnet50(batch: int) -> list[Layer]:
@@ -257,7 +310,55 @@ def _deepspeech2(batch: int) -> list[Layer]:
     net.conv("conv1", 32, (41, 11), stride=(2, 2), padding=((20, 20), (5, 5)))
     net.conv("conv2", 32, (21, 11), stride=(2, 1), padding=((10, 10), (5, 5)))
     net.conv("conv3", 96, (21, 11), stride=(2, 1), padding=((10, 10), (5, 5)))
-    return net.layers()
+    _, channels, frequencies, steps = net.shape
+    inputs = (channels * frequencies, *(1280,) * 6)
+    recurrent = [
+        _recurrent(f"rnn{k}", "rnn_relu", (steps, batch, size, 1280), bidirectional=True)
+        for k, size in enumerate(inputs, start=1)
+    ]
+    return _merged([*net.layers(), *recurrent])
+
+
+# --- Networks of recurrent layers -----------------------------------------------------------------
+
+
+def _recurrent(
+    name: str, cell: str, sizes: tuple[int, int, int, int], *, bidirectional: bool = False
+) -> Layer:
+    """One layer; ``sizes`` are steps, batch, input and hidden size. One bias, as the papers have it."""
+    steps, batch, inputs, hidden = sizes
+    if batch < 0:
+        raise ValueError(f"batch={batch} is negative; pass batch >= 0")
+    attributes = {
+        "hidden_size": hidden,
+        "bias_mode": "single_input",
+        "bidirectional": bidirectional,
+    }
+    layout = rnn_weight_layout(
+        cell,
+        input_size=inputs,
+        hidden_size=hidden,
+        bias_mode="single_input",
+        bidirectional=bidirectional,
+    )
+    shapes = {"x": (steps, batch, inputs), "weights": (layout.size,)}
+    return Layer(name, 1, f"{cell}_forward", shapes, attributes)
+
+
+def _gnmt(batch: int) -> list[Layer]:
+    # Each decoder layer reads the attention context, 1024 numbers, beside its input.
+    sizes = [("encoder1", 1024, True), ("encoder2", 2048, False)]
+    sizes += [(f"encoder{k}", 1024, False) for k in range(3, 9)]
+    sizes += [(f"decoder{k}", 2048, False) for k in range(1, 9)]
+    return _merged(
+        _recurrent(name, "lstm", (50, batch, inputs, 1024), bidirectional=both)
+        for name, inputs, both in sizes
+    )
+
+
+def _lstm_language_model(batch: int) -> list[Layer]:
+    layers = (_recurrent(f"layer{k}", "lstm", (35, batch, 1500, 1500)) for k in (1, 2))
+    return _merged(layers)
 
 
 WORKLOADS: Mapping[str, Workload] = MappingProxyType(
@@ -295,13 +396,29 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             ),
             Workload(
                 "deepspeech2",
-                "Deep Speech 2, the three-layer 2-D front end, on spectrograms of 161 frequencies × 700 "
-                'frames (7 s, one each 10 ms), padded to the extents of the paper\'s "same": 3 '
-                "convolutions. Two-layer variants are the first two; MLPerf's pads in time only. The "
-                "recurrent and fully connected layers are left out, and so are the 5×20 and 5×10 "
-                "filters that DeepBench lists for Deep Speech.",
-                "Amodei et al. 2015, arXiv:1512.02595, table 3.",
+                "Deep Speech 2 on spectrograms of 161 frequencies × 700 frames (7 s, one each 10 ms): the "
+                'three-layer 2-D front end, padded to the extents of the paper\'s "same", and 7 '
+                "bidirectional recurrent layers of 1280 units over the 350 steps that it leaves. The "
+                "network adds its directions up and lets them share W; here each has its own. Batch "
+                "normalization, the bound of 20 of its relu and the fully connected layer are left out, "
+                "and so are the 5×20 and 5×10 filters that DeepBench lists for Deep Speech.",
+                "Amodei et al. 2015, arXiv:1512.02595, tables 1 and 3.",
                 _deepspeech2,
+            ),
+            Workload(
+                "gnmt",
+                "Google's neural machine translation on sentences of 50 words: 8 encoder layers, the first "
+                "bidirectional, and 8 decoder layers of 1024 units, each of which reads the attention "
+                "context too. Embeddings, attention, residual connections and softmax are left out.",
+                "Wu et al. 2016, arXiv:1609.08144, section 3.",
+                _gnmt,
+            ),
+            Workload(
+                "lstm_language_model",
+                "The large LSTM language model of Penn Treebank: 2 layers of 1500 units over 35 steps, in "
+                "batches of 20 in the paper. Embedding, dropout and softmax are left out.",
+                "Zaremba et al. 2014, arXiv:1409.2329, section 4.1.",
+                _lstm_language_model,
             ),
         )
     }
