@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dnncanon.conformance.accuracy import SIGMAS, ErrorArray, Precision
-from dnncanon.reference.definition import kept
+from dnncanon.reference.definition import chosen, kept
 from dnncanon.spec import DTYPES
 
 FLOAT32 = Precision.of(DTYPES["float32"])
@@ -58,3 +58,21 @@ def test_an_error_keeps_its_size_beside_zeros_of_a_huge_unit(powers: int) -> Non
         large = large * 2.0**120
     total = (inexact + large[:2]).settled().deviation()
     assert total == pytest.approx(inexact.settled().deviation(), rel=0.5)
+
+
+def test_nothing_is_claimed_of_what_is_made_of_a_gate_that_errors_decide() -> None:
+    """Its reach is one error, which comes in by many paths: it is not added up as if it were several."""
+    third = carried(np.array([1.0])) / 3.0
+    inputs = third - np.array([1 / 3, 0.0, 1.0])  # about 0, ⅓ and −⅔
+    gates = chosen(inputs > 0.0, carried(np.array([5.0, 5.0, 5.0])), 0.0)
+    assert gates.value[1:].tolist() == [5.0, 0.0]
+    assert np.isinf(gates.deviation()).tolist() == [True, False, False]
+    assert np.isinf(np.sum(gates).settled().deviation())
+    assert np.isfinite(np.sum(gates[1:]).settled().deviation())
+
+
+def test_a_gate_that_makes_no_difference_is_no_matter() -> None:
+    inputs = carried(np.array([1.0])) / 3.0 - 1 / 3
+    assert not chosen(inputs > 0.0, carried(np.array([0.0])), 0.0).deviation().any()
+    decided = np.array([True, False])
+    assert chosen(decided, np.array([1.0, 2.0]), 0.0).tolist() == [1.0, 0.0]

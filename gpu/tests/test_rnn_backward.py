@@ -229,6 +229,13 @@ def test_a_sequence_of_no_steps_hands_its_gradients_on() -> None:
         np.testing.assert_array_equal(gradients[first][:, 1], network.tensors[last][:, 1])
 
 
+def test_without_sequences_weights_have_a_gradient_of_zeros() -> None:
+    network = Network("lstm", {"num_layers": 2}, sizes=(3, 0, 4, 5))
+    gradients = network.call("backward", network.tensors)
+    assert gradients["dx"].shape == (3, 0, 4)
+    assert not np.any(gradients["dweights"])
+
+
 @pytest.mark.parametrize("given", [True, False], ids=["given", "absent"])
 def test_without_steps_gradients_stay(given: bool) -> None:
     network = Network("lstm", {}, sizes=(0, 3, 4, 5))

@@ -136,4 +136,14 @@ def kept(value: Array, dtype: str) -> Array:
     return value if told is None else told(dtype)
 
 
-__all__ = ["Array", "Definition", "Lift", "convolution", "defines", "kept"]
+def chosen(condition: Array, value: Array, other: Array) -> Array:
+    """``np.where`` for a discontinuous function, where a backend may rightly choose otherwise.
+
+    Near a tie its errors decide; then all that is made of the result may be otherwise too, by one error that is
+    everywhere. The accuracy model's comparisons are asked which those are, and nothing is claimed of them.
+    """
+    decided = getattr(condition, "chosen", None)
+    return np.where(condition, value, other) if decided is None else decided(value, other)
+
+
+__all__ = ["Array", "Definition", "Lift", "chosen", "convolution", "defines", "kept"]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dnncanon.reference.activation import sigmoid
-from dnncanon.reference.definition import Array, kept
+from dnncanon.reference.definition import Array, chosen, kept
 from dnncanon.spec.rnn_problem import RnnProblem
 
 
@@ -82,7 +82,7 @@ def rnn_gradient(
 ) -> Gradient:
     """δa = f′∘δm, by h itself: [h > 0], or 1 − h²; δh = Rᵀ·δa"""
     h = saved.output
-    da = np.where(h > 0.0, dm, 0.0) if p.cell == "rnn_relu" else dm * (1.0 - np.square(h))
+    da = chosen(h > 0.0, dm, 0.0) if p.cell == "rnn_relu" else dm * (1.0 - np.square(h))
     da = kept(da, p.dtype)
     return Gradient(da, None, recurrent.back(da))
 

@@ -46,6 +46,19 @@ class Undecided(np.ndarray[Any, np.dtype[np.bool_]]):
         variance = np.where(self.undecided, SIGMAS**-2, 0.0)
         return ErrorArray(np.asarray(self, np.float64), self.precision, variance, quantum=1.0)
 
+    def chosen(self, value: Any, other: Any) -> Any:
+        """``where`` of a discontinuous function: of what is undecided, and is made of it, nothing is known.
+
+        The reach of a choice is one error. Where many elements are made of it, and others of these, it comes
+        in by every path with the same sign; variances would add it up as if it were several.
+        """
+        result = FUNCTIONS[np.where](np.asarray(self), value, other)
+        differs = np.asarray(
+            FUNCTIONS[np.where](np.asarray(~self), value, other).value != result.value
+        )
+        unknown = np.where(self.undecided & differs, np.inf, result.variance)
+        return result.with_variance(unknown)
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if any(isinstance(x, ErrorArray) for x in inputs):
             return NotImplemented

@@ -106,7 +106,7 @@ class _Backward:
 
     def launch(self) -> None:
         p = self.p
-        if p.steps == 0:
+        if p.rows == 0:
             self.keep_gradients()
             return
         self.sequences.write(self.memory["table"], self.stream)
