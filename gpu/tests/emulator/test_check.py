@@ -598,6 +598,37 @@ declare void @mystery(ptr)
 """
 
 
+@cuda.jit(device=True)
+def last_of_three(x, i):
+    some = cuda.local.array(3, float64)
+    for k in range(3):
+        some[k] = x[i] + k
+    return some[i % 3]
+
+
+@cuda.jit(device=True)
+def last_of_forty(x, i):
+    some = cuda.local.array(40, float64)
+    for k in range(40):
+        some[k] = x[i] * k
+    return some[i % 40]
+
+
+def by_turns(x, out):
+    total = 0.0
+    for i in range(x.size):
+        total += last_of_three(x, i)
+        total += last_of_forty(x, i)
+    out[0] = total
+
+
+def test_local_arrays_may_share_memory_by_turns():
+    """LLVM gives those of two functions the same place; a loop takes them again and again."""
+    x, out = np.arange(8.0), np.zeros(1)
+    check(by_turns, 1, 1, x, out)
+    assert out[0] == sum(x + np.arange(8) % 3) + sum(x * np.arange(8))
+
+
 def test_what_cannot_be_examined_is_counted():
     step = Checked(MYSTERY, "kernel")
     text = step.run()

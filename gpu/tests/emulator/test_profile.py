@@ -59,6 +59,21 @@ def test_a_misaligned_run_of_32_floats_takes_five_sectors():
     assert only(accesses, "global", "load").units_per_request == 5
 
 
+def test_warps_of_blocks_that_wait_for_one_another_have_requests_of_their_own():
+    """The last thread of a grid goes on at once: its block is ahead of the others."""
+
+    def kernel(x, out):
+        grid = cuda.cg.this_grid()
+        for turn in range(3):
+            grid.sync()
+            out[turn, cuda.grid(1)] = x[cuda.grid(1)]
+
+    accesses = profile(
+        kernel, 4, 32, np.zeros(128, np.float32), np.zeros((3, 128), np.float32)
+    ).accesses
+    assert {(a.requests, a.units) for a in accesses} == {(12, 48)}
+
+
 def test_a_broadcast_is_one_sector():
     def kernel(x, out):
         out[cuda.threadIdx.x] = x[0]

@@ -138,7 +138,7 @@ class Inspection:
             worker[name] = value
         arena.blocks["slot"] = np.arange(resident)
         if self.profile:
-            self._prepare_profile(arena)
+            self._prepare_profile(arena, resident)
 
     def _zeros(self, count: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
         array = np.zeros(max(1, count), dtype)
@@ -274,17 +274,19 @@ class Inspection:
         return f"{area.name}, byte {offset}"
 
     # ---- profile
-    def _prepare_profile(self, arena: Arena) -> None:
+    def _prepare_profile(self, arena: Arena, resident: int) -> None:
         threads = self.block[0] * self.block[1] * self.block[2]
         warps = -(-threads // 32)
         slots = len(self.compiled.sites) * profiling.SLOTS_PER_SITE
         blocks = self.compiled.blocks
-        self.requests = View(Requests, self._zeros(warps * slots * Requests.size, np.uint8))
+        self.requests = View(
+            Requests, self._zeros(resident * warps * slots * Requests.size, np.uint8)
+        )
         self.traffic = self._zeros(slots * profiling.FIGURES, np.int64)
         self.block_counts = self._zeros(len(blocks), np.int64)
         worker = arena.worker
         worker["requests"] = self.requests.memory.ctypes.data
-        worker["executions"] = self._zeros(threads * slots, np.uint32).ctypes.data
+        worker["executions"] = self._zeros(resident * threads * slots, np.uint32).ctypes.data
         worker["traffic"] = self.traffic.ctypes.data
         worker["block_counts"] = self.block_counts.ctypes.data
 

@@ -150,20 +150,35 @@ def preempt(thread: ptr(Thread)) -> void:
 
 
 # ---- Local arrays: [header, red zone | data | red zone | one byte per byte: written?]
+@native("emu.extent_of", inline=True)
+def extent_of(size: u32) -> u64:
+    """Bytes of a local array with all that is around it."""
+    return u64(size) * 2 + 2 * RED_ZONE
+
+
 @native("emu.local_array", attributes="noinline")
 def local_array(thread: ptr(Thread), memory: ptr(u8), size: u32) -> ptr(u8):
-    """Enter a local array into the thread's list; everything in it becomes unwritten."""
+    """Enter a local array into the thread's list; everything in it becomes unwritten.
+
+    Arrays that lay where it lies now are no more: LLVM gives the same memory to arrays that are not needed
+    at the same time, and in a loop to one after the other again and again.
+    """
     header = ptr(LocalArray)(memory)
-    known = i1(False)
+    behind = u64(memory) + extent_of(size)
+    before = ptr(LocalArray)(0)
     each = thread.locals
     while u64(each) != 0:
-        if each == header:
-            known = True
+        if u64(each) < behind and u64(memory) < u64(each) + extent_of(each.size):
+            if u64(before) == 0:
+                thread.locals = each.next
+            else:
+                before.next = each.next
+        else:
+            before = each
         each = each.next
-    if not known:
-        header.next = thread.locals
-        thread.locals = header
-        header.size = size
+    header.next = thread.locals
+    thread.locals = header
+    header.size = size
     memory_set(memory + RED_ZONE, 0xFF, size)
     memory_set(memory + 2 * RED_ZONE + size, 0, size)
     return memory + RED_ZONE
@@ -188,7 +203,7 @@ def touch_local(thread: ptr(Thread), place: ptr(u8), size: u32, site: u32, kind:
                 else:
                     written[distance + u64(i)] = 1
             return place
-        if address - u64(each) < u64(each.size) * 2 + 2 * RED_ZONE:
+        if address - u64(each) < extent_of(each.size):
             wrong = OUT_OF_BOUNDS_READ if kind == READ_KIND else u32(OUT_OF_BOUNDS_WRITE)
             report(thread, wrong, site, address, u32(0))
             return worker.scratch

@@ -14,7 +14,7 @@ in the model.
 from __future__ import annotations
 
 from dnncanon.gpu.emulator.machine.access import READ, WRITE
-from dnncanon.gpu.emulator.machine.state import Buffer, Requests, Thread, Worker
+from dnncanon.gpu.emulator.machine.state import Block, Buffer, Requests, Thread, Worker
 from dnncanon.gpu.emulator.native import (
     external,
     i64,
@@ -46,12 +46,15 @@ def profile_access(
 ) -> void:
     """Enter an access into its request."""
     worker = thread.worker
+    block = thread.block
     slots = worker.site_count * SLOTS_PER_SITE
     slot = site * SLOTS_PER_SITE + shared * 2 + u32(kind != READ_KIND)
-    counter = u64(thread.linear) * u64(slots) + u64(slot)
+    number = block.slot * u64(block.thread_count) + u64(thread.linear)
+    warp = block.slot * u64(block.warp_count) + u64(thread.linear >> 5)
+    counter = number * u64(slots) + u64(slot)
     k = worker.executions[counter]
     worker.executions[counter] = k + 1
-    entry = worker.requests[u64(thread.linear >> 5) * u64(slots) + u64(slot)]
+    entry = worker.requests[warp * u64(slots) + u64(slot)]
     if k >= entry.capacity:
         grow(entry, k)
     entry.size = size
@@ -88,18 +91,25 @@ def grow(entry: ptr(Requests), k: u32) -> void:
 
 @native("emu.flush_profile", attributes="noinline")
 def flush_profile(worker: ptr(Worker)) -> void:
-    """Evaluate and clear the requests of the block that has just ended."""
-    block = worker.blocks
+    """Evaluate and clear the requests of the blocks that have just ended."""
+    for b in range(worker.resident):
+        flush_block(worker, worker.blocks[b])
+
+
+@native("emu.flush_block")
+def flush_block(worker: ptr(Worker), block: ptr(Block)) -> void:
     slots = worker.site_count * SLOTS_PER_SITE
+    first_warp = block.slot * u64(block.warp_count)
+    executions = worker.executions + block.slot * u64(block.thread_count) * u64(slots)
     for w in range(block.warp_count):
         for slot in range(slots):
-            entry = worker.requests[u64(w) * u64(slots) + u64(slot)]
+            entry = worker.requests[(first_warp + u64(w)) * u64(slots) + u64(slot)]
             count = u32(0)
             lanes = block.thread_count - w * 32
             if lanes > 32:
                 lanes = u32(32)
             for lane in range(lanes):
-                done = worker.executions[u64(w * 32 + lane) * u64(slots) + u64(slot)]
+                done = executions[u64(w * 32 + lane) * u64(slots) + u64(slot)]
                 if done > count:
                     count = done
             for k in range(count):
@@ -107,7 +117,7 @@ def flush_profile(worker: ptr(Worker)) -> void:
                 evaluate(worker, slot, addresses, entry.size, block.shared)
             memory_set(ptr(u8)(entry.addresses), 0, u64(count) * LANE_BYTES)
     total = u64(block.thread_count) * u64(slots) * 4
-    memory_set(ptr(u8)(worker.executions), 0, total)
+    memory_set(ptr(u8)(executions), 0, total)
 
 
 @native("emu.evaluate_request")

@@ -212,8 +212,8 @@ Worker.define(
     block_released=ptr(u32),  # by linear block number: the clock of its last release
     block_counts=ptr(i64),  # executions of each basic block of the kernel
     scratch=ptr(u8),  # where bad accesses go
-    requests=ptr(Requests),  # by warp and slot
-    executions=ptr(u32),  # by thread and slot
+    requests=ptr(Requests),  # by warp of all resident blocks and slot
+    executions=ptr(u32),  # by thread of all resident blocks and slot
     traffic=ptr(i64),  # by slot: requests, bytes, sectors or wavefronts, least of those
 )
 
