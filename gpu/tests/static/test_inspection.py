@@ -94,6 +94,22 @@ def test_launch_bounds_reach_the_compiler() -> None:
     assert bound.occupancy.blocks == 2
 
 
+def test_a_barrier_of_the_whole_grid_is_linked_and_left_out() -> None:
+    """It comes from CUDA's device runtime, which has kernels of its own."""
+
+    def halves(x: Any, n: Any) -> None:
+        grid, at = cuda.cg.this_grid(), cuda.grid(1)
+        for _ in range(n):
+            x[at] = 0.5 * x[x.size - 1 - at]
+            grid.sync()
+
+    report = static.inspect(Kernel(halves), (FLOATS, types.int64))
+    assert report.program.count("FMUL") == report.program.count("STG") > 0
+    assert report.program.count("CALL") > 0
+    assert report.program.count("ATOM", "ATOMG", "RED") == 0
+    assert 0 < report.registers < 64
+
+
 def test_the_report_is_readable() -> None:
     text = str(static.inspect(power, (FLOATS, FLOATS, types.int64)))
     first, *_ = text.splitlines()

@@ -15,6 +15,7 @@ BYTES = 16
 
 _BRANCHES = ("BRA", "JMP")
 _ENDS = ("EXIT", "RET", *_BRANCHES)
+_OF_LIBRARIES = re.compile(r"cudaCG|__cuda_sm|__nv_static_.*_cuda_device_runtime_")
 _ADDRESS = re.compile(r"0x[0-9a-f]+$")
 
 
@@ -149,9 +150,10 @@ class Loop(Code):
 def read_json(text: str) -> Program:
     """The program in what ``nvdisasm -json`` prints of a file that holds one kernel.
 
-    ValueError where it holds none or several.
+    Functions of libraries may be there too. ValueError where it holds no kernel, or several.
     """
-    _, functions = json.loads(text)
+    _, everything = json.loads(text)
+    functions = [f for f in everything if not _OF_LIBRARIES.match(str(f.get("function-name")))]
     if len(functions) != 1:
         names = ", ".join(str(f.get("function-name")) for f in functions) or "none"
         raise ValueError(f"the binary holds {len(functions)} kernels ({names}), not one")

@@ -23,6 +23,9 @@ from dnncanon.gpu.static.sass import Program, read_json
 Capability = tuple[int, int] | tuple[int, int, str]
 """(9, 0) is sm_90; (9, 0, "a") is sm_90a, with what only this architecture has."""
 
+_OF_GRID_BARRIERS = "Unresolved extern function 'cudaCG"
+"""What the linker says where a grid barrier's functions, which are the device runtime's, are missing."""
+
 _PACKAGES = ("numba-cuda", "numba", "llvmlite", "cuda-bindings")
 
 
@@ -90,12 +93,26 @@ def _stand_in(capability: Capability) -> Iterator[None]:
 
 
 def _linked(ltoir: bytes, architecture: str) -> Binary:
+    """With the device runtime too, where the kernel has a barrier of the whole grid."""
+    try:
+        return _link(ltoir, architecture)
+    except ToolchainError as error:
+        if _OF_GRID_BARRIERS not in str(error):
+            raise
+    from numba.cuda.cudadrv.libs import get_cudalib
+
+    return _link(ltoir, architecture, get_cudalib("cudadevrt", static=True))
+
+
+def _link(ltoir: bytes, architecture: str, library: str | None = None) -> Binary:
     from cuda.bindings import nvjitlink
 
     options = [f"-arch={architecture}", "-lto", "-verbose"]
     handle = nvjitlink.create(len(options), options)
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, ltoir, len(ltoir), "kernel")
+        if library is not None:
+            nvjitlink.add_file(handle, nvjitlink.InputType.LIBRARY, library)
         nvjitlink.complete(handle)
         cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
         nvjitlink.get_linked_cubin(handle, cubin)
@@ -111,10 +128,14 @@ def _linked(ltoir: bytes, architecture: str) -> Binary:
 
 
 def _described(cubin: bytes, log: str) -> Binary:
-    """The figures in the log of ``ptxas -v``; a resource that is not used is not named there."""
+    """The figures in the log of ``ptxas -v``; a resource that is not used is not named there.
+
+    Its lines are of the kernel; others are the linker's, of functions of libraries too.
+    """
+    of_kernel = "\n".join(line for line in log.splitlines() if line.startswith("ptxas"))
 
     def figure(words: str) -> int:
-        found = re.findall(rf"(\d+) {words}", log)
+        found = re.findall(rf"(\d+) {words}", of_kernel)
         return int(found[-1]) if found else 0
 
     return Binary(
