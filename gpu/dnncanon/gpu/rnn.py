@@ -12,9 +12,25 @@ from dnncanon.spec.rnn_problem import RnnProblem
 
 def _forward(primitive: Primitive[RnnProblem]) -> GpuPrimitive[RnnProblem]:
     def implementations() -> Sequence[Implementation[RnnProblem]]:
-        from dnncanon.gpu.kernels import rnn_forward
+        from dnncanon.gpu.kernels import rnn_forward, rnn_persist, rnn_wavefront
 
-        return [Implementation("standard", rnn_forward.forward, rnn_forward.workspace_bytes)]
+        return [
+            Implementation(
+                "persist",
+                rnn_persist.forward,
+                rnn_persist.workspace_bytes,
+                rnn_persist.refusal,
+                rnn_persist.pays,
+            ),
+            Implementation(
+                "wavefront",
+                rnn_wavefront.forward,
+                rnn_wavefront.workspace_bytes,
+                rnn_wavefront.refusal,
+                rnn_wavefront.pays,
+            ),
+            Implementation("standard", rnn_forward.forward, rnn_forward.workspace_bytes),
+        ]
 
     return GpuPrimitive(primitive, implementations)
 

@@ -38,6 +38,10 @@ _CAUSAL_CONVOLUTIONS = ("causal_conv_forward", "causal_conv_backward")
 """Their transforms are of a numerics class of their own, which "auto" leaves to those who ask for it."""
 
 
+_RECURRENT = tuple(f"{cell}_forward" for cell in ("rnn_relu", "rnn_tanh", "lstm", "gru"))
+"""Networks whose steps are few, in a conformance suite as elsewhere, "auto" computes step by step."""
+
+
 def only(algorithm: str, primitives: tuple[str, ...]) -> SimpleNamespace:
     """The backend "gpu" with these primitives, each computed by one algorithm."""
     functions = {name: getattr(backend, name) for name in primitives}
@@ -95,3 +99,6 @@ cuda_core = only("cuda_core", ("matmul_forward",))
 tensor_core_tf32x3 = only("tensor_core_tf32x3", ("matmul_forward",))
 tensor_core_tf32 = only("tensor_core_tf32", ("matmul_forward",))
 wgmma = only("wgmma", ("matmul_forward",))
+standard = only("standard", _RECURRENT)
+persist = only("persist", _RECURRENT)
+wavefront = only("wavefront", _RECURRENT)

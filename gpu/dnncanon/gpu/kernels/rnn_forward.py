@@ -48,37 +48,47 @@ def workspace_bytes(layouts: Layouts[RnnProblem]) -> int:
 
 def forward(run: Launch[RnnProblem]) -> None:
     """Launch the kernels of a call."""
-    _Forward(run).launch()
+    Forward(run, _scratch(run.plan)).launch()
 
 
 # --- Memory ---------------------------------------------------------------------------------------
 
 
 def _scratch(layouts: Layouts[RnnProblem]) -> Scratch:
-    """The table; zeros for h0; W·x where it is not in the gates; what goes from step to step, or within one."""
+    """Beside what all have: zeros for h0, and what goes from step to step, or within one."""
     p = layouts.problem
-    states, cells = (p.directions, p.batch, p.out), (p.directions, p.batch, p.hidden_size)
-    scratch = Scratch(table=Sequences.of(p).table)
+    scratch = scratch_of_layer(p)
     if "h0" not in layouts.inputs:
         scratch.add("zeros", (p.out,), p.dtype)
-    if not _saves_gates(p):
-        scratch.add("gates", (p.directions, p.rows, p.gates * p.hidden_size), sum_dtype(p.dtype))
     if p.steps > 1:
-        scratch.add("states", (min(p.steps - 1, 2), *states), p.dtype)
-    if p.cell == "lstm" and p.steps > 1:
-        scratch.add("c", cells, sum_dtype(p.dtype))
-    if _second_cell(p):
-        scratch.add("between", cells, p.dtype)
-    products = (_product(layouts, layer) for layer in range(p.num_layers))
-    scratch.need(max(product_bytes(m) if m else 0 for m in products))
+        scratch.add("states", (min(p.steps - 1, 2), p.directions, p.batch, p.out), p.dtype)
+    if second_cell(p):
+        scratch.add("between", (p.directions, p.batch, p.hidden_size), p.dtype)
+    scratch.need(bytes_of_products(layouts, p.num_layers))
     return scratch
 
 
-def _saves_gates(p: RnnProblem) -> bool:
+def scratch_of_layer(p: RnnProblem) -> Scratch:
+    """What every algorithm has: the table; W·x where it is not in the gates; c."""
+    scratch = Scratch(table=Sequences.of(p).table)
+    if not saves_gates(p):
+        scratch.add("gates", (p.directions, p.rows, p.gates * p.hidden_size), sum_dtype(p.dtype))
+    if p.cell == "lstm" and p.steps > 1:
+        scratch.add("c", (p.directions, p.batch, p.hidden_size), sum_dtype(p.dtype))
+    return scratch
+
+
+def bytes_of_products(layouts: Layouts[RnnProblem], layers: int) -> int:
+    """The workspace of W·x of any of the first layers."""
+    products = (_product(layouts, layer) for layer in range(layers))
+    return max(product_bytes(m) if m else 0 for m in products)
+
+
+def saves_gates(p: RnnProblem) -> bool:
     return p.training and p.reserved_gates > 0
 
 
-def _second_cell(p: RnnProblem) -> str | None:
+def second_cell(p: RnnProblem) -> str | None:
     """The cell of the second launch of a step, if there is one."""
     if p.projection_size:
         return "projection"
@@ -92,12 +102,12 @@ def _product(layouts: Layouts[RnnProblem], layer: int) -> Matrices | None:
     if w is None:
         return None
     shape = (p.directions, p.rows, p.gates * p.hidden_size)
-    gates = layouts.outputs["gates"] if _saves_gates(p) else View(shape, dense_strides(shape))
+    gates = layouts.outputs["gates"] if saves_gates(p) else View(shape, dense_strides(shape))
     x = _rows_of_input(p, layouts.inputs, layouts.outputs, layer)
     return product_of_rows(p, x, w, rows_of_layer(p, gates), sum_dtype(p.dtype), one_x=True)
 
 
-def _drops(p: RnnProblem) -> bool:
+def drops(p: RnnProblem) -> bool:
     return p.training and p.dropout > 0
 
 
@@ -107,7 +117,7 @@ def _rows_of_input(
     """Of x, of what the layer below left in y, or of hidden."""
     if layer == 0:
         return rows_of_data(p, inputs["x"])
-    if p.training and not _drops(p):
+    if p.training and not drops(p):
         return rows_of_hidden(p, outputs["hidden"])
     return rows_of_data(p, outputs["y"])
 
@@ -115,12 +125,11 @@ def _rows_of_input(
 # --- Launches -------------------------------------------------------------------------------------
 
 
-class _Forward:
-    """A call, with its workspace."""
+class Forward:
+    """A call, with its workspace. Algorithms differ in how they launch the steps of a layer."""
 
-    def __init__(self, run: Launch[RnnProblem]) -> None:
+    def __init__(self, run: Launch[RnnProblem], scratch: Scratch) -> None:
         self.p, self.run, self.stream = run.problem, run, run.stream
-        scratch = _scratch(run.plan)
         self.memory = scratch.arrays(run.workspace)
         self.rest = scratch.rest(run.workspace)
         self.sequences = Sequences.of(self.p)
@@ -133,11 +142,7 @@ class _Forward:
         self.sequences.write(self.memory["table"], self.stream)
         if "zeros" in self.memory:
             fill(self.memory["zeros"], 0, stream=self.stream)
-        for layer in range(p.num_layers):
-            weights = layer_weights(p, self.run.inputs["weights"], layer)
-            self.multiply_input(layer, weights)
-            for step in range(p.steps):
-                self.launch_step(layer, weights, step)
+        self.launch_layers()
 
     def keep_states(self) -> None:
         """Without steps states stay as they are."""
@@ -145,6 +150,13 @@ class _Forward:
             if last in self.run.outputs:
                 y, x = self.run.outputs[last], self.run.inputs.get(first)
                 copy(x, y, stream=self.stream) if x else fill(y, 0, stream=self.stream)
+
+    def launch_layers(self) -> None:
+        """One after the other."""
+        for layer in range(self.p.num_layers):
+            weights = layer_weights(self.p, self.run.inputs["weights"], layer)
+            self.multiply_input(layer, weights)
+            self.launch_steps(layer, weights)
 
     # What comes from the input
 
@@ -165,7 +177,7 @@ class _Forward:
         if not p.training:
             return outputs["y"]
         below = hidden_of_layer(outputs["hidden"], layer - 1)
-        if not _drops(p):
+        if not drops(p):
             return below
         x = RowArray(below, rows_of_hidden(p, outputs["hidden"]))
         y = RowArray(outputs["y"], rows_of_data(p, outputs["y"]))
@@ -194,12 +206,18 @@ class _Forward:
 
     # Steps
 
+    def launch_steps(self, layer: int, weights: LayerWeights) -> None:
+        """One after the other."""
+        for number in range(self.p.steps):
+            self.launch_step(layer, weights, number)
+
     def launch_step(self, layer: int, weights: LayerWeights, number: int) -> None:
         """One launch, or two, of which the first leaves in ``between`` what the second multiplies."""
         p = self.p
-        whole, second = self.step(layer, weights, number), _second_cell(p)
+        whole = self.step(layer, weights, *self.states(layer, number))
+        second = second_cell(p)
         if second is None:
-            self.launch_cell(_CELLS[p.cell], whole, number)
+            self.launch_cell(CELLS[p.cell], whole, number)
             return
         between = self.memory["between"]
         first = replace(whole, after=between, hidden=None, y=None, final=False)
@@ -222,11 +240,12 @@ class _Forward:
         kind = self.sequences.kind
         launch_step(p.dtype, cell, step, (number, p.steps, kind), table, self.stream)
 
-    def step(self, layer: int, weights: LayerWeights, number: int) -> Step:
-        """What a step is given that takes one launch."""
+    def step(
+        self, layer: int, weights: LayerWeights, before: DeviceArray, after: DeviceArray
+    ) -> Step:
+        """What a step is given that takes one launch, and leads from state ``before`` to ``after``."""
         p, outputs = self.p, self.run.outputs
-        before, after = self.states(layer, number)
-        saves, last = _saves_gates(p), layer == p.num_layers - 1
+        saves, last = saves_gates(p), layer == p.num_layers - 1
         step = Step(
             before,
             weights.r,
@@ -265,7 +284,7 @@ class _Forward:
 
     def gates(self, layer: int) -> RowArray:
         p = self.p
-        if not _saves_gates(p):
+        if not saves_gates(p):
             return RowArray(self.memory["gates"], rows_of_layer(p, self.memory["gates"]))
         gates = self.run.outputs["gates"]
         return RowArray(of_layer(p, gates, layer), rows_of_layer(p, gates))
@@ -292,7 +311,7 @@ class _Forward:
         return view(self.memory["zeros"], 0, (p.directions, p.batch, p.out), (0, 0, 1))
 
 
-_CELLS = {"rnn_relu": "rnn", "rnn_tanh": "rnn", "lstm": "lstm", "gru": "gru"}
+CELLS = {"rnn_relu": "rnn", "rnn_tanh": "rnn", "lstm": "lstm", "gru": "gru"}
 
 
 def _rows_of_gates(p: RnnProblem, array: DeviceArray) -> tuple[DeviceArray, DeviceArray]:

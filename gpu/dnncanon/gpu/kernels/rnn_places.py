@@ -19,6 +19,11 @@ def place_of(array: DeviceArray) -> tuple[int, ...]:
     return (array.origin, *array.strides)
 
 
+def place_within(whole: DeviceArray, part: DeviceArray) -> tuple[int, ...]:
+    """The place of a view of an array, in what kernels receive of that array."""
+    return ((part.pointer - whole.lowest) // whole.dtype.itemsize, *part.strides)
+
+
 @device_function
 def bias_at(place: Any, here: Any) -> Any:
     return place[0] + here[0] * place[1] + here[2] * place[2]

@@ -19,6 +19,7 @@ from dnncanon.gpu.kernels.rnn_places import (
     bias_at,
     each_block,
     place_of,
+    place_within,
     row_at,
     state_at,
     store_blocks,
@@ -72,10 +73,9 @@ class Code:
         return cells(sum_dtype(self.dtype))[self.cell]
 
 
-def code_for(dtype: str, cell: str, h: DeviceArray, r: DeviceArray, units: int) -> Code:
+def code_for(dtype: str, cell: str, h: DeviceArray, r: DeviceArray, tile: Tile) -> Code:
     """Of states h [D, B, Q] and a matrix r [D, G·units, Q]."""
     gates, on_tensor = cells(sum_dtype(dtype))[cell].sums, on_tensor_cores(dtype)
-    tile = tile_for(h.shape[1], units, dtype)
     left = operand_of(h, dtype)
     right = operand_of(r, dtype)
     slice_h, fetch_h = fetched(left, tile.rows, tile, dtype, tensor_core=on_tensor)
@@ -148,43 +148,65 @@ class Step:
         """As cells take them."""
         return int(self.rectifies), int(bool(self.clip)), int(self.nan_stays)
 
+    @property
+    def scalars(self) -> tuple[float, ...]:
+        """The bounds of clipping, and what padding is."""
+        return (*(self.clip or (0.0, 0.0)), float(self.padding))
+
 
 def launch_step(
     dtype: str, cell: str, step: Step, sequences: Ints, table: DeviceArray, stream: object
 ) -> None:
     """Launch a step; ``sequences`` are its number, that of all steps, and the kind of the sequences."""
     directions, batch, units = step.after.shape
-    code = code_for(dtype, cell, step.state, step.r, units)
+    code = code_for(dtype, cell, step.state, step.r, tile_for(batch, units, dtype))
     tile, depth = code.product.tile, step.state.shape[2]
-    vectors, rows = (step.w_bias, step.r_bias), (step.hidden, step.y, step.gates, step.cells)
-    states = (step.before, step.after, step.c_first, step.c_last)
-    arrays = [row.array if row else None for row in rows]
-    nothing, no_number = step.state, absent(sum_dtype(dtype))
+    arrays, places = arguments_of(step, table, sum_dtype(dtype))
     args = (
-        (
-            (step.state.argument, step.r.argument),
-            tuple((array or nothing).argument for array in vectors),
-            tuple((array or nothing).argument for array in states),
-            tuple((array or nothing).argument for array in arrays[:2]),
-            tuple((array or no_number).argument for array in (*arrays[2:], step.c)),
-            table.argument,
-        ),
-        (
-            (place_of(step.state), place_of(step.r)),
-            tuple(place_of(array) if array else (0, 0, 0) for array in vectors),
-            tuple(place_of(array) if array else (0, 0, 0, 0) for array in states),
-            tuple(row.place if row else (0, 0, 0, 0, 0) for row in rows),
-        ),
+        arrays,
+        places,
         (directions, batch, units, depth, -(-depth // tile.depth)),
         sequences,
         step.flags,
         step.codes,
-        (*(step.clip or (0.0, 0.0)), float(step.padding)),
+        step.scalars,
     )
     blocks = directions * -(-batch // tile.rows) * -(-units // code.units)
     function, nbytes = rnn_step(code), code.product.shared_bytes
     grid = blocks_for(blocks, 1)
     launch(function, grid, tile.threads, args, shared_bytes=nbytes, stream=stream)
+
+
+def arguments_of(
+    step: Step, table: DeviceArray, gates_dtype: str, both_states: DeviceArray | None = None
+) -> tuple[Any, Any]:
+    """``arrays`` and ``places`` as kernels of steps take them; gates and cells have a type of their own.
+
+    States may be places in one array, ``both_states``, for kernels that change them.
+    """
+    vectors, rows = (step.w_bias, step.r_bias), (step.hidden, step.y, step.gates, step.cells)
+    states = [step.before, step.after, step.c_first, step.c_last]
+    state_places = [place_of(array) if array else (0, 0, 0, 0) for array in states]
+    state, row_arrays = step.state, [row.array if row else None for row in rows]
+    if both_states is not None:
+        state = states[0] = states[1] = both_states
+        state_places[:2] = (place_within(both_states, s) for s in (step.before, step.after))
+    nothing, no_number = step.state, absent(gates_dtype)
+    arrays = (
+        (state.argument, step.r.argument),
+        tuple((array or nothing).argument for array in vectors),
+        tuple((array or nothing).argument for array in states),
+        tuple((array or nothing).argument for array in row_arrays[:2]),
+        tuple((array or no_number).argument for array in (*row_arrays[2:], step.c)),
+        table.argument,
+    )
+    places = (
+        (place_of(step.state), place_of(step.r)),
+        tuple(place_of(array) if array else (0, 0, 0) for array in vectors),
+        tuple(state_places),
+        tuple(row.place if row else (0, 0, 0, 0, 0) for row in rows),
+    )
+    return arrays, places
 
 
 # --- The kernel -----------------------------------------------------------------------------------
@@ -198,16 +220,16 @@ def rnn_step(code: Code) -> Kernel:
     the table; ``places`` those of the first three, and of hidden, y, gates and cells; ``scalars`` the bounds of
     clipping and what padding is.
     """
-    return step_kernel(code.product, code.units, _finish(code))
+    return step_kernel(code.product, code.units, finish(code))
 
 
 @cache
-def _finish(code: Code) -> Function:
+def finish(code: Code) -> Function:
     """finish(shared address of the first sum, place, …): what becomes of one unit of one sequence."""
-    move, stay = _moving(code), _staying(code)
+    move, stay = moving(code), staying(code)
 
     @device_function
-    def finish(
+    def finish_(
         at: Any,
         here: Any,
         arrays: Any,
@@ -228,11 +250,11 @@ def _finish(code: Code) -> Function:
         else:
             stay(here, arrays, places, sequences, flags, scalars)
 
-    return finish
+    return finish_
 
 
 @cache
-def _moving(code: Code) -> Function:
+def moving(code: Code) -> Function:
     """A step of a sequence that has it."""
     cell, element = code.parts, ELEMENTS[code.dtype]
     to_sum, from_sum, zero = element.to_sum, element.from_sum, element.sum(0)
@@ -304,7 +326,7 @@ def _moving(code: Code) -> Function:
 
 
 @cache
-def _staying(code: Code) -> Function:
+def staying(code: Code) -> Function:
     """A step of a sequence that has ended."""
     cell, element = code.parts, ELEMENTS[code.dtype]
     from_sum, zero = element.from_sum, element.sum(0)

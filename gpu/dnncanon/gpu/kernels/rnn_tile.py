@@ -19,7 +19,7 @@ from dnncanon.gpu.kernels.tile.matrices import Operand
 from dnncanon.gpu.kernels.tile.shape import Tile
 from dnncanon.gpu.kernels.tile.tensor_core import TensorCore
 from dnncanon.gpu.runtime import DeviceArray, Kernel, kernel
-from dnncanon.gpu.runtime.device_code import cuda, types
+from dnncanon.gpu.runtime.device_code import cuda, device_function, types
 
 _int32, _int64, _uint32 = types.int32, types.int64, types.uint32
 
@@ -48,6 +48,46 @@ def operand_of(array: DeviceArray, dtype: str) -> Operand:
 
 
 @cache
+def hand_out(
+    product: Product, units_of_tile: int, finish: Callable[..., None]
+) -> Callable[..., None]:
+    """hand_out(sums, shared, thread, place, sizes, rest): the units of a tile, each to a thread.
+
+    ``place`` is (direction, first sequence, first unit), ``sizes`` the sequences and units that there are;
+    ``rest`` what ``finish`` is given behind the shared address of its first sum and ``here``. All threads have
+    finished when it returns.
+    """
+    tile, unit = product.tile, product.unit
+    room = tensor_core if isinstance(unit, TensorCore) else cuda_core
+    itemsize, threads, rows_of = words.itemsize(unit.sum_dtype), tile.threads, tile.rows
+    pitch = pitch_of_sums(tile, unit.sum_dtype)
+    store = room.store_strip(unit, 1, pitch)
+
+    @device_function
+    def hand_out_(sums: Any, shared: Any, thread: Any, place: Any, sizes: Any, rest: Any) -> None:
+        (d, first_row, first_column), (batch, units) = place, sizes
+        arrays, places, sequences, flags, codes, scalars = rest
+        cuda.syncthreads()
+        store(sums, shared, thread, 0)
+        cuda.syncthreads()
+        for position in range(thread, rows_of * units_of_tile, threads):
+            row, column = position // units_of_tile, position % units_of_tile
+            b, j = _int64(first_row + row), _int64(first_column + column)
+            if (b < batch) & (j < units):
+                at = shared + _uint32(row * pitch + column * itemsize)
+                here = (d, b, j, (d * batch + b) * units + j, units)
+                finish(at, here, arrays, places, sequences, flags, codes, scalars)
+        cuda.syncthreads()
+
+    return hand_out_
+
+
+def pitch_of_sums(tile: Tile, sums: str) -> int:
+    """Bytes from row to row of a tile's sums in shared memory."""
+    return tile.columns * words.itemsize(sums) + PADDING
+
+
+@cache
 def step_kernel(product: Product, units_of_tile: int, finish: Callable[..., None]) -> Kernel:
     """The kernel. Launch with ``product.tile.threads`` threads and ``product.shared_bytes``.
 
@@ -57,13 +97,11 @@ def step_kernel(product: Product, units_of_tile: int, finish: Callable[..., None
     sequences, units, depth and slices of it.
     """
     tile, unit = product.tile, product.unit
-    room = tensor_core if isinstance(unit, TensorCore) else cuda_core
     number, zero = words.number(unit.sum_dtype), words.number(unit.sum_dtype)(0)
-    itemsize, count, threads = words.itemsize(unit.sum_dtype), unit.sums, tile.threads
-    pitch, rows_of = tile.columns * itemsize + PADDING, tile.rows
-    add, store = accumulate(product), room.store_strip(unit, 1, pitch)
+    count, rows_of = unit.sums, tile.rows
+    add, give = accumulate(product), hand_out(product, units_of_tile, finish)
 
-    @kernel(launch_bounds=(threads, 1))
+    @kernel(launch_bounds=(tile.threads, 1))
     def rnn_step_(
         arrays: Any,
         places: Any,
@@ -91,17 +129,8 @@ def step_kernel(product: Product, units_of_tile: int, finish: Callable[..., None
             for i in range(count):
                 sums[i] = zero
             add(sums, shared, thread, h, of_h, r, of_r, limits, origin, (0, slices))
-            cuda.syncthreads()
-            store(sums, shared, thread, 0)
-            cuda.syncthreads()
-            for position in range(thread, rows_of * units_of_tile, threads):
-                row, column = position // units_of_tile, position % units_of_tile
-                b, j = _int64(origin[0] + row), _int64(origin[1] + column)
-                if (b < batch) & (j < units):
-                    at = shared + _uint32(row * pitch + column * itemsize)
-                    here = (d, b, j, (d * batch + b) * units + j, units)
-                    finish(at, here, arrays, places, sequences, flags, codes, scalars)
-            cuda.syncthreads()
+            rest = (arrays, places, sequences, flags, codes, scalars)
+            give(sums, shared, thread, (d, origin[0], origin[1]), (batch, units), rest)
             turn += cuda.gridDim.x
 
     return rnn_step_

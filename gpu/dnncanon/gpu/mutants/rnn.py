@@ -114,8 +114,8 @@ MUTANTS = (
         "rnn_cells_overtake_their_sums",
         "synchronisation",
         "cells do not wait for the sums of other threads",
-        "            store(sums, shared, thread, 0)\n            cuda.syncthreads()\n",
-        "            store(sums, shared, thread, 0)\n",
+        "        store(sums, shared, thread, 0)\n        cuda.syncthreads()\n",
+        "        store(sums, shared, thread, 0)\n",
         check=True,
     ),
     _forward(

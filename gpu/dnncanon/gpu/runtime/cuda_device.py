@@ -32,6 +32,8 @@ class CudaDevice:
         self.name = name.decode() if isinstance(name, bytes) else str(name)
         self.index = int(current.id)
         self.capability = (int(current.compute_capability[0]), int(current.compute_capability[1]))
+        self.multiprocessors = int(current.MULTIPROCESSOR_COUNT)
+        self.shared_limit = int(current.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         self._dispatchers: dict[Kernel, Any] = {}
         self._shared_bytes: dict[tuple[Kernel, Any], int] = {}
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from dnncanon.gpu import emulator
 from dnncanon.gpu.emulator.compiler.acquire import COMPUTE_CAPABILITY
+from dnncanon.gpu.emulator.compiler.lowering import SHARED_LIMIT
 from dnncanon.gpu.runtime.launching import Kernel
 from dnncanon.gpu.runtime.memory import host_view
 from dnncanon.gpu.runtime.selection import Mode
@@ -17,6 +18,9 @@ from dnncanon.gpu.runtime.tensor_map import TensorLayout
 ALIGNMENT = 256
 """Of allocations, as the CUDA driver's; kernels and profiles may count on it."""
 
+MULTIPROCESSORS = 132
+"""As of an H100 or H200, for algorithms whose blocks wait for one another."""
+
 
 class EmulatedDevice:
     """Runs kernels through :mod:`dnncanon.gpu.emulator` in one of its modes."""
@@ -24,6 +28,8 @@ class EmulatedDevice:
     is_host = True
     index = 0
     capability = COMPUTE_CAPABILITY
+    multiprocessors = MULTIPROCESSORS
+    shared_limit = SHARED_LIMIT
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode

@@ -49,6 +49,14 @@ class Device(Protocol):
     def capability(self) -> tuple[int, int]:
         """The compute capability for which kernels are compiled."""
 
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are: so many blocks run at the same time, however much each takes."""
+
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory that a block has at most."""
+
     def tensor_map(self, pointer: int, layout: Any) -> Any:
         """The kernel argument for a tensor map: the first element's address and a ``TensorLayout``."""
 
