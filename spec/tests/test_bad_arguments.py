@@ -195,6 +195,8 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         {},
     ),
     "matmul_forward": ((X, X), {}),
+    "sdpa_forward": ((X, X, X), {"scale": 0.5}),
+    "sdpa_backward": ((X, X, X, X, X, X[..., 0]), {"scale": 0.5}),
     "grouped_matmul_forward": ((ROWS, np.ones((2, 5, 3), "f"), OFFSETS), {}),
     "grouped_matmul_backward_weights": ((ROWS, ROWS, OFFSETS), {}),
     "op_tensor": ((X, X, X), {"op": "add", "beta": 2}),

@@ -103,6 +103,7 @@ FAMILIES = (
     "fused",
     "matmul",
     "rnn",
+    "attention",
 )
 """The modules that declare primitives; reference and gpu define each family in a module of its name."""
 

@@ -40,8 +40,8 @@ MUTANTS = (
         "relu_passes_gradient_at_zero",
         "arithmetic",
         "units that are 0 pass the gradient on",
-        "np.where(h > 0.0, dm, 0.0)",
-        "np.where(h >= 0.0, dm, 0.0)",
+        "chosen(h > 0.0, dm, 0.0)",
+        "chosen(h >= 0.0, dm, 0.0)",
         "rnn_relu_backward",
     ),
     _cells(
