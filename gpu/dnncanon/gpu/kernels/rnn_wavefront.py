@@ -143,6 +143,10 @@ class _Wavefront(Forward):
         """For R, and for W too: all their rows are H numbers long, and lie behind each other."""
         p, r = self.p, self.first_step.r
         tile = tile_for(p.batch, p.hidden_size, p.dtype)
+        if (
+            p.dtype == "float64"
+        ):  # two products of deeper slices take more registers than a thread has
+            tile = replace(tile, depth=tile.depth // 2)
         return code_for(p.dtype, CELLS[p.cell], self.state(0), r, tile)
 
     @cached_property
