@@ -78,6 +78,11 @@ def _plain(tensor: TensorSpec) -> TensorSpec:
     return replace(tensor, special_values=False)
 
 
+def _related(tensor: TensorSpec) -> TensorSpec:
+    """What statistics belong to: if elements of it stood for others in memory, they would not any more."""
+    return replace(tensor, repeats=False)
+
+
 # --- From arguments to a problem ------------------------------------------------------------------
 
 
@@ -275,13 +280,13 @@ sdpa_backward = _declared(
     "sdpa_backward",
     (
         TensorSpec("do", "B Hq Sq E", "gradient of the loss by o", special_values=False),
-        _plain(_Q),
-        _plain(_K),
+        _related(_plain(_Q)),
+        _related(_plain(_K)),
         _V,
         TensorSpec("o", "B Hq Sq E", "output of the forward pass", special_values=False),
-        _STATS,
-        _BIAS,
-        _SINK,
+        _related(_STATS),
+        _related(_BIAS),
+        _related(_SINK),
     ),
     _MASKS,
     summary="Gradient of scaled dot-product attention, from its output and the log-sum-exps of its rows.",

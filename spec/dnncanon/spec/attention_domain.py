@@ -20,6 +20,9 @@ LARGEST_SCORE = 64.0
 LARGEST_LOGIT = 2.0**13
 """Magnitude of bias and sink: logits so far apart leave one column alone, and log-sum-exps as large."""
 
+LARGEST_FACTOR = 2.0**40
+"""Magnitude of do, o and v backward: products of two, times probabilities, do not overflow."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -187,13 +190,19 @@ def tamed(p: AttentionProblem, data: dict[str, Any]) -> dict[str, Any]:
     if size > LARGEST_SCORE:
         divisor = 2.0 ** math.ceil(math.log2(size / LARGEST_SCORE) / 2)
         tame["q"], tame["k"] = data["q"] / divisor, data["k"] / divisor
-    for name in ("bias", "sink"):
-        if name in data and _largest(data[name]) > LARGEST_LOGIT:
-            power = math.ceil(math.log2(_largest(data[name]) / LARGEST_LOGIT))
-            tame[name] = data[name] / 2.0**power
+    limits = {"bias": LARGEST_LOGIT, "sink": LARGEST_LOGIT}
+    if "stats" in data:
+        limits |= dict.fromkeys(("do", "o", "v"), LARGEST_FACTOR)
+    tame |= {name: _limited(data[name], limits[name]) for name in limits if name in data}
     if "stats" in data:
         tame["stats"] = _statistics(p, tame)
     return tame
+
+
+def _limited(values: Any, limit: float) -> Any:
+    """Divided by the least power of two that leaves none larger."""
+    largest = _largest(values)
+    return values / 2.0 ** math.ceil(math.log2(largest / limit)) if largest > limit else values
 
 
 def _largest(values: Any) -> float:
