@@ -367,6 +367,9 @@ def test_a_step_moves_each_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last.dram_bytes_read == 4 * units * units * word + 8 * units * word + 6 * of_state
     assert last.dram_bytes_written == 9 * of_state
     assert moved.sector_efficiency("load") == moved.sector_efficiency("store") == 1.0
+    shared = [access for access in last.accesses if access.space == "shared"]
+    conflicts = [access for access in shared if access.units != access.least]
+    assert {access.operation for access in conflicts} <= {"store"}, "sums alone, once a step"
 
 
 def test_a_plan_keeps_the_lengths() -> None:
