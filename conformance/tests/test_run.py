@@ -49,9 +49,14 @@ def shrunk(path: Path) -> CaseResult:
 
 # --- A run that conforms ---
 
+MAIN_DTYPES = ("float32", "float16", "int32", "int8", "uint8", "bool")
+"""Those that differ most."""
+
 
 def test_the_reference_conforms_to_itself(cli: Cli, tmp_path: Path) -> None:
-    code, out, _ = cli("run", "--backend", "reference", "--cases", 15, "--out", tmp_path)
+    """In the dtypes of CI's main job; all of them are run every night."""
+    dtypes = [word for dtype in MAIN_DTYPES for word in ("--dtype", dtype)]
+    code, out, _ = cli("run", "--backend", "reference", "--cases", 15, "--out", tmp_path, *dtypes)
     assert code == 0
     results = read_results(tmp_path / RESULTS)
     assert results.complete

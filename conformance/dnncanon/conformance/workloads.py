@@ -402,7 +402,8 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
                 "network adds its directions up and lets them share W; here each has its own. Batch "
                 "normalization, the bound of 20 of its relu and the fully connected layer are left out, "
                 "and so are the 5×20 and 5×10 filters that DeepBench lists for Deep Speech.",
-                "Amodei et al. 2015, arXiv:1512.02595, tables 1 and 3.",
+                "Amodei et al. 2015, arXiv:1512.02595: table 3 for the front end, table 1 for the 1280 "
+                "units of a network with 7 recurrent layers.",
                 _deepspeech2,
             ),
             Workload(

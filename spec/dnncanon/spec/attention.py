@@ -176,7 +176,7 @@ _BACKWARD = (
 p = e^(s − stats) of columns seen, else 0;  p̃ is p dropped as forward, r the factor of that
 δ = Σ_e o·do;  dv = Σ p̃·do, over rows and the heads of a group
 ds = p·(r·Σ_e do·v − δ);  dbias = Σ ds over the dims that bias does not have
-ds ·= 1 − tanh²(s/c) with a soft cap
+ds ·= 1 − tanh²(scale·q·k/c) with a soft cap
 dq = scale·Σ_j ds·k;  dk = scale·Σ ds·q, over rows and the heads of a group
 dsink[h] = −Σ_{b, i} e^(sink[h] − stats)·δ"""
 )
