@@ -116,7 +116,9 @@ def page(predictor: Predictor, losses: list[float]) -> go.Figure:
     figure.add_scatter(y=signal[:, 0, 0], name="signal", row=1, col=2)
     figure.add_scatter(y=alone[:, 0, 0], name="goes on by itself", row=1, col=2)
     figure.add_vline(x=STEPS - 1, line_dash="dot", row=1, col=2)
-    figure.update_yaxes(type="log", row=1, col=1)
+    figure.update_yaxes(type="log", dtick=1, row=1, col=1)
+    figure.update_xaxes(title="steps of training", row=1, col=1)
+    figure.update_xaxes(title="steps of the sequence", row=1, col=2)
     return figure
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from dnncanon import gpu
 from dnncanon.gpu.runtime import to_device
-from dnncanon.spec import AttributeValueError
+from dnncanon.spec import SpecError
 
 Array = np.ndarray[Any, Any]
 
@@ -109,6 +109,21 @@ def test_weights_have_names() -> None:
     assert layer.named_gradients().keys() == layer.named_weights().keys()
 
 
+def test_weights_of_a_device_have_names_too() -> None:
+    layer = gpu.GRU(3, 4)
+    of_device = gpu.GRU(3, 4, weights=to_device(layer.weights))
+    for name, part in of_device.named_weights().items():
+        np.testing.assert_array_equal(part.to_host(), layer.named_weights()[name])
+
+
+def test_a_pass_goes_back_by_the_weights_that_it_had() -> None:
+    layer, x = gpu.GRU(3, 4), random(3, 2, 3)
+    y, _ = layer(x, training=True)
+    dx, _ = layer.backward(y)
+    layer.weights = np.zeros_like(layer.weights)
+    np.testing.assert_array_equal(layer.backward(y)[0], dx)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -118,8 +133,14 @@ def test_weights_have_names() -> None:
         (lambda: gpu.RNN(3, 4, nonlinearity="gelu"), 'pass "tanh" or "relu"'),
         (lambda: gpu.GRU(3, 4, projection_size=2), "no 'projection_size'; pass bidirectional, "),
         (lambda: gpu.LSTM(3, 4, dtype="int8"), "float64, float32, float16, bfloat16"),
+        (lambda: gpu.GRU(-1, 4), "input_size=-1; pass an integer >= 0"),
+        (lambda: gpu.RNN(3, 0), "hidden_size=0; pass an integer >= 1"),
+        (lambda: gpu.LSTM(3, 4, bias_mode="one"), "bias_mode='one'; pass \"none\" or "),
+        (lambda: gpu.LSTM(3, 4, projection_size=5), "an integer from 1 to 4"),
+        (lambda: gpu.GRU(3, 4, weights=random(7)), r"shape \(7,\); pass \(108,\)"),
+        (lambda: gpu.GRU(3, 4)(random(3, 2, 3), lengths=(4, 1)), "pass integers from 0 to the 3"),
     ],
 )
 def test_bad_input_names_what_is_wrong(call: Any, message: str) -> None:
-    with pytest.raises(AttributeValueError, match=message):
+    with pytest.raises(SpecError, match=message):
         call()

@@ -16,9 +16,19 @@ from typing import Any
 import numpy as np
 
 from dnncanon.gpu.library import functions
-from dnncanon.gpu.runtime import DeviceArray
-from dnncanon.spec import DTYPES, AttributeValueError, primitives
-from dnncanon.spec.rnn_weights import RnnWeightLayout, rnn_weight_layout
+from dnncanon.gpu.runtime import DeviceArray, as_strided
+from dnncanon.spec import (
+    DTYPES,
+    Arguments,
+    AttributeValueError,
+    ShapeError,
+    TensorType,
+    primitives,
+)
+from dnncanon.spec.attributes import is_sequence
+from dnncanon.spec.norm_rules import integer_in
+from dnncanon.spec.rnn_weights import RnnWeightLayout
+from dnncanon.spec.tensors import dense_strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,7 @@ class _Pass:
     """A forward pass: what its backward one is made of."""
 
     x: Any
+    weights: Any
     state: tuple[Any, ...]
     reserve: Mapping[str, Any]
     attributes: Mapping[str, Any]
@@ -34,10 +45,12 @@ class _Pass:
 class Recurrent:
     """A network of recurrent layers. Use :class:`LSTM`, :class:`GRU` or :class:`RNN`.
 
-    ``weights`` is the packed buffer, an array of any library, in the order of ``layout``; new ones are
-    uniform in ±1/√hidden_size, drawn from ``seed``. ``gradient`` is what backward passes have added up since
-    it was None. With ``batch_first`` x and y are [B, S, …]: other strides, nothing is copied. The others
-    are the attributes of the primitives (``dnncanon spec lstm_forward``).
+    ``weights`` is the packed buffer [W], an array of any library, in the order of ``layout``; new ones are
+    uniform in ±1/√hidden_size, drawn from ``seed``. Those of PyTorch's layers are
+    ``rnn_weights.from_torch(layer.layout, state_dict)``. ``gradient``, [W] too, is what backward passes have
+    added up since it was None. With ``batch_first`` x and y are [B, S, …]: other strides, nothing is copied.
+    The others are the attributes of the primitives (``dnncanon spec lstm_forward``) and are checked as there:
+    raises AttributeValueError, or ShapeError for weights of another size.
     """
 
     _state_names: tuple[str, ...] = ("h0",)
@@ -56,17 +69,17 @@ class Recurrent:
         algorithm: str = "auto",
         **attributes: Any,
     ) -> None:
-        _check(cell, dtype, attributes)
+        _check_words(cell, dtype, attributes)
         shape: dict[str, Any] = {"hidden_size": hidden_size, "num_layers": num_layers}
-        in_layout = ("bidirectional", "bias_mode", "input_mode", "projection_size")
-        chosen = {name: attributes[name] for name in in_layout if name in attributes}
-        self.layout: RnnWeightLayout = rnn_weight_layout(
-            cell, input_size=input_size, **shape, **chosen
-        )
+        self._attributes = {**shape, **attributes, "seed": seed}
+        self.layout = _layout(cell, input_size, dtype, self._attributes)
         self.batch_first, self.algorithm = batch_first, algorithm
         self.weights = self._initial(dtype, seed) if weights is None else weights
+        if tuple(self.weights.shape) != (self.layout.size,):
+            raise ShapeError(
+                f"weights has shape {tuple(self.weights.shape)}; pass ({self.layout.size},)"
+            )
         self.gradient: Any = None
-        self._attributes = {**shape, **attributes, "seed": seed}
         self._passes = 0
         self._last: _Pass | None = None
 
@@ -77,11 +90,11 @@ class Recurrent:
 
     def named_weights(self) -> dict[str, Any]:
         """The matrices and biases by name, ``layer0.forward.W.i``, as views of ``weights``."""
-        return self.layout.views(self.weights)
+        return _views(self.layout, self.weights)
 
     def named_gradients(self) -> dict[str, Any]:
         """The same of ``gradient``; empty before the first backward pass."""
-        return {} if self.gradient is None else self.layout.views(self.gradient)
+        return {} if self.gradient is None else _views(self.layout, self.gradient)
 
     def __call__(
         self,
@@ -94,14 +107,16 @@ class Recurrent:
     ) -> tuple[Any, Any]:
         """(y, state after the last steps) for x [S, B, I], or packed [N, I] with its ``batch_sizes``.
 
-        ``state`` is h0 or, for LSTM, (h0, c0); None for zeros. With ``training`` dropout is applied, each time
-        with other random numbers, and the pass is kept for :meth:`backward`.
+        y is [S, B, D·Q] or [N, D·Q], with D directions and Q = hidden_size or projection_size. ``state`` is
+        h0 [L·D, B, Q] or, for LSTM, (h0, c0) with c0 [L·D, B, hidden_size]; None for zeros. ``lengths`` are the
+        steps of each padded sequence, () for all. With ``training`` dropout is applied, each time with other
+        random numbers, and the pass is kept for :meth:`backward`.
         """
         x, first = self._steps_first(x), self._several(state)
         attributes = {
             **self._attributes,
-            "lengths": tuple(lengths),
-            "batch_sizes": tuple(batch_sizes),
+            "lengths": _frozen(lengths),
+            "batch_sizes": _frozen(batch_sizes),
         }
         if training:
             attributes["subsequence"] = self._passes
@@ -112,14 +127,14 @@ class Recurrent:
         y, hy = outputs.pop("y"), outputs.pop("hy")
         last = (hy, *(outputs.pop(name) for name in ("cy",) if name in outputs))
         if training:
-            self._last = _Pass(x, first, outputs, attributes)
+            self._last = _Pass(x, self.weights, first, outputs, attributes)
         return self._steps_first(y), self._one(last)
 
     def backward(self, dy: Any, dstate: Any = None) -> tuple[Any, Any]:
         """(dx, dstate0) for dy, the gradient by y, and ``dstate``, that by the last state; None for zeros.
 
-        The gradient by the weights is added to ``gradient``. Raises AttributeValueError without a forward pass
-        of ``training=True``.
+        Shapes are those of y and of the states. The gradient by the weights, as they were in the last forward
+        pass, is added to ``gradient``. Raises AttributeValueError without a forward pass of ``training=True``.
         """
         if self._last is None:
             raise AttributeValueError(
@@ -129,7 +144,7 @@ class Recurrent:
         outputs = self._call(
             "backward_data",
             self._steps_first(dy),
-            self.weights,
+            last.weights,
             *self._for_data(last),
             *self._several(dstate),
             **last.attributes,
@@ -185,7 +200,7 @@ class Recurrent:
         return array.swapaxes(0, 1)
 
 
-def _check(cell: str, dtype: str, attributes: Mapping[str, Any]) -> None:
+def _check_words(cell: str, dtype: str, attributes: Mapping[str, Any]) -> None:
     """AttributeValueError for a dtype that the cell is not for, and for words that are no attributes of it."""
     primitive = primitives()[f"{cell}_forward"]
     dtypes = [row.dtype for row in primitive.dtypes]
@@ -196,6 +211,39 @@ def _check(cell: str, dtype: str, attributes: Mapping[str, Any]) -> None:
     for name in attributes:
         if name not in free:
             raise AttributeValueError(f"a layer of {cell} has no {name!r}; pass {', '.join(free)}")
+
+
+def _layout(
+    cell: str, input_size: int, dtype: str, attributes: Mapping[str, Any]
+) -> RnnWeightLayout:
+    """The weights' layout. Raises what the primitive itself would say of illegal attributes."""
+    wrong = integer_in("input_size", 0).check(Arguments({}, {"input_size": input_size}))
+    if wrong is not None:
+        raise AttributeValueError(wrong)
+    primitive = primitives()[f"{cell}_forward"]
+    no_steps, no_weights = TensorType(dtype, (0, 0, input_size)), TensorType(dtype, (0,))
+    no_call = primitive.arguments(no_steps, no_weights, **attributes)
+    for constraint in primitive.constraints:
+        wrong = constraint.check(no_call) if constraint.error is AttributeValueError else None
+        if wrong is not None:
+            raise constraint.error(wrong, primitive.label(constraint))
+    layout: RnnWeightLayout = primitive.resolve(no_call).layout
+    return layout
+
+
+def _views(layout: RnnWeightLayout, packed: Any) -> dict[str, Any]:
+    """The named parts of a packed buffer, arrays on the device included."""
+    if not isinstance(packed, DeviceArray):
+        return layout.views(packed)
+    return {
+        e.name: as_strided(packed, e.shape, dense_strides(e.shape), e.offset)
+        for e in layout.entries
+    }
+
+
+def _frozen(values: Any) -> Any:
+    """What a pass keeps of a list that its caller may change; what is none is the primitive's to refuse."""
+    return tuple(values) if is_sequence(values) else values
 
 
 _GIVEN = (
