@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numba import cuda, float32, float64, int32, uint64
+from numba import cuda, float32, float64, int32, uint16, uint32, uint64
 
 from dnncanon.gpu import ptx
 from dnncanon.gpu.emulator import CheckError, KernelError, TensorMap, launch
@@ -526,6 +526,30 @@ def test_corrected_twin_is_silent_under_other_schedules(maker, seed, monkeypatch
     monkeypatch.setenv("DNNCANON_EMULATOR_SEED", seed)
     kernel, launch_arguments = maker(False)
     check(kernel, *launch_arguments, **options(maker))
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2", "3"])
+def test_lanes_stay_where_they_are_while_one_executes_for_all(seed, monkeypatch):
+    """ldmatrix examines the accesses of 32 lanes in one go, whoever may run first otherwise."""
+
+    def kernel(out):
+        tile = cuda.shared.array(64 * 8, uint16)
+        t = cuda.threadIdx.x
+        for i in range(8):
+            tile[t * 8 + i] = t
+        cuda.syncthreads()
+        total = uint32(0)
+        for _ in range(16):
+            r = ptx.ldmatrix_x4(ptx.shared_address(tile, t * 8))
+            total += r[0] + r[3]
+        out[t] = total
+
+    monkeypatch.setenv("DNNCANON_EMULATOR_SEED", seed)
+    out = np.zeros(64, np.uint32)
+    check(kernel, 1, 64, out)
+    lane = np.arange(64) % 32
+    rows = np.arange(64) // 32 * 32 + lane // 4
+    np.testing.assert_array_equal(out, 16 * 0x10001 * (2 * rows + 24))
 
 
 def test_findings_name_the_memory_and_both_threads():

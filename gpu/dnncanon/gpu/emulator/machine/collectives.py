@@ -61,7 +61,11 @@ def lead(thread: ptr(Thread), site: u32, operation: ptr(u8), members: u32) -> vo
         if operation == 0:
             lane.epoch = warp.epoch
     if operation != 0:
+        # It examines accesses of all lanes, on the stack of this one: none of them can be sent to wait meanwhile.
+        seed = worker.seed
+        worker.seed = 0
         indirect(void, operation, thread, warp.first, members)
+        worker.seed = seed
     thread.released = 0
     thread.state = RUNNING
 
