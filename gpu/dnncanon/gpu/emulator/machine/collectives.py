@@ -61,7 +61,7 @@ def lead(thread: ptr(Thread), site: u32, operation: ptr(u8), members: u32) -> vo
         if operation == 0:
             lane.epoch = warp.epoch
     if operation != 0:
-        # It examines accesses of all lanes, on the stack of this one: none of them can be sent to wait meanwhile.
+        # It examines accesses of all lanes on the stack of this one: none can be sent to wait meanwhile.
         seed = worker.seed
         worker.seed = 0
         indirect(void, operation, thread, warp.first, members)
