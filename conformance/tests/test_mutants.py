@@ -248,9 +248,8 @@ def test_interrupted_it_leaves_no_process_behind(
     assert until(lambda: len(marked(mark, value)) == 6), marked(mark, value)
     time.sleep(1.0)  # until the workers are in the mutants' hands
     send(running.pid, number)
-    _, errors = running.communicate(
-        timeout=120
-    )  # a guard against hanging: others may have the processors
+    # A guard against hanging, not a measure: others may have the processors.
+    _, errors = running.communicate(timeout=120)
     interrupted = number is signal.SIGINT
     assert running.returncode == (130 if interrupted else -number)
     assert errors == ("dnncanon: interrupted\n" if interrupted else "")
