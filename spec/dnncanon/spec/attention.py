@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from dnncanon.spec.attention_domain import CallForm, attention_boundaries, draw_attention, tamed
-from dnncanon.spec.attention_problem import UNBOUNDED, AttentionProblem
+from dnncanon.spec.attention_problem import AttentionProblem
 from dnncanon.spec.attention_rules import (
     ALIGNMENTS,
+    WIDE,
     bias_broadcasts,
     bound,
-    dtypes,
     four_dims,
     heads_divide,
     lengths,
@@ -30,24 +30,17 @@ from dnncanon.spec.primitive import (
     Arguments,
     Attribute,
     Constraint,
-    DTypeRow,
     Primitive,
     TensorSpec,
     declare,
 )
-from dnncanon.spec.softmax import stats_dtype
+from dnncanon.spec.softmax import DTYPES, stats_dtype
 from dnncanon.spec.stream import ATTRIBUTES as STREAM
 from dnncanon.spec.stream import CONSTRAINTS as LEGAL_STREAM
 from dnncanon.spec.stream import DECISIONS as STREAM_DECISIONS
 from dnncanon.spec.stream import Stream
 from dnncanon.spec.tensors import Shape, TensorType
-
-DTYPES = (
-    DTypeRow("float64", ("ieee",)),
-    DTypeRow("float32", ("ieee", "ftz", "fast_math")),
-    DTypeRow("float16", ("ieee", "ftz", "fast_math")),
-    DTypeRow("bfloat16", ("ieee", "ftz", "fast_math")),
-)
+from dnncanon.spec.wide_dtypes import one_dtype_but_wide
 
 # --- Attributes and tensors -----------------------------------------------------------------------
 
@@ -232,7 +225,7 @@ def _declared(
             dtypes=DTYPES,
             constraints=(
                 four_dims(),
-                dtypes(DTYPES),
+                one_dtype_but_wide(DTYPES, tuple(n for n in names if n in WIDE)),
                 sizes_agree(),
                 heads_divide(),
                 *shapes,
@@ -302,5 +295,3 @@ sdpa_backward = _declared(
     flops=_flops(3, 2),
     source="cuDNN graph API SDPA_BWD; Dao et al. 2022",
 )
-
-__all__ = ["DTYPES", "UNBOUNDED", "sdpa_backward", "sdpa_forward"]

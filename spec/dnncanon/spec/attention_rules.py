@@ -2,45 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from dnncanon.spec.attributes import as_integer, as_real, is_sequence, shown
-from dnncanon.spec.errors import AttributeValueError, DTypeError, ShapeError
-from dnncanon.spec.primitive import Arguments, Constraint, DTypeRow
-from dnncanon.spec.softmax import stats_dtype
+from dnncanon.spec.errors import AttributeValueError, ShapeError
+from dnncanon.spec.primitive import Arguments, Constraint
 from dnncanon.spec.tensors import Shape
 
 WIDE = ("stats", "sink")
 """Tensors of the type of the sums."""
 
 ALIGNMENTS = ("top_left", "bottom_right")
-
-
-def dtypes(rows: tuple[DTypeRow, ...]) -> Constraint:
-    """One supported dtype for all tensors but statistics and sink."""
-    supported = ", ".join(row.dtype for row in rows)
-    text = (
-        f"All tensors but stats and sink have one dtype: {supported}. "
-        "stats and sink: float32, or float64 if that is the dtype."
-    )
-
-    def check(a: Arguments) -> str | None:
-        first, tensor = next(iter(a.tensors.items()))
-        if tensor.dtype not in [row.dtype for row in rows]:
-            return f"{first} is {tensor.dtype}; convert all tensors to one of {supported}"
-        for name, other in a.tensors.items():
-            wanted = stats_dtype(tensor.dtype) if name in WIDE else tensor.dtype
-            if other.dtype != wanted:
-                return f"{name} is {other.dtype} with {first} of {tensor.dtype}; convert it to {wanted}"
-        return None
-
-    def violate(a: Arguments) -> Iterator[Arguments]:
-        for name, tensor in a.tensors.items():
-            yield a.with_tensor(name, dtype="float16" if tensor.dtype != "float16" else "float32")
-        others = {name: replace(tensor, dtype="int32") for name, tensor in a.tensors.items()}
-        yield Arguments(others, a.attributes)
-
-    return Constraint(text, DTypeError, check, violate)
 
 
 def four_dims() -> Constraint:

@@ -22,7 +22,6 @@ from dnncanon.spec.primitive import (
     Arguments,
     Attribute,
     Constraint,
-    DTypeRow,
     Primitive,
     TensorSpec,
     declare,
@@ -39,25 +38,18 @@ from dnncanon.spec.rnn_rules import (
     legal_batch_sizes,
     legal_lengths,
     needed_with,
-    one_dtype_but_wide,
     options,
     rank_of_data,
     shapes,
     skip_needs_one_size,
 )
 from dnncanon.spec.rnn_weights import BIASES
-from dnncanon.spec.softmax import stats_dtype
+from dnncanon.spec.softmax import DTYPES, stats_dtype
 from dnncanon.spec.stream import ATTRIBUTES as STREAM
 from dnncanon.spec.stream import DECISIONS as STREAM_DECISIONS
 from dnncanon.spec.stream import Stream
 from dnncanon.spec.tensors import TensorType
-
-_ROWS = (
-    DTypeRow("float64", ("ieee",)),
-    DTypeRow("float32", ("ieee", "ftz", "fast_math")),
-    DTypeRow("float16", ("ieee", "ftz", "fast_math")),
-    DTypeRow("bfloat16", ("ieee", "ftz", "fast_math")),
-)
+from dnncanon.spec.wide_dtypes import one_dtype_but_wide
 
 # --- What the cells compute -----------------------------------------------------------------------
 
@@ -359,7 +351,7 @@ def _declared(cell: str, direction: str) -> Primitive[RnnProblem]:
             inputs=tuple(_tensor(name, optional=optional) for name, optional in inputs.items()),
             outputs=tuple(_tensor(name, optional=optional) for name, optional in outputs.items()),
             attributes=attributes,
-            dtypes=_ROWS,
+            dtypes=DTYPES,
             constraints=_constraints(cell, direction, tuple(inputs), resolve, needed),
             decisions=(*_OWN_DECISIONS.get(cell, ()), *_DECISIONS, *STREAM_DECISIONS),
             resolve=resolve,
@@ -412,7 +404,7 @@ def _constraints(
     given = tuple(name for name in inputs if name != "x")
     return (
         rank_of_data(),
-        one_dtype_but_wide(_ROWS, wide),
+        one_dtype_but_wide(DTYPES, wide),
         *options(cell, forward=direction == "forward", data_only=direction == "backward_data"),
         legal_lengths(),
         legal_batch_sizes(),

@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dnncanon.spec.attributes import as_integer, as_real, is_sequence, shown
 from dnncanon.spec.constraints import one_of
 from dnncanon.spec.dtypes import DTYPES
-from dnncanon.spec.errors import AttributeValueError, DTypeError, MissingTensorError, ShapeError
+from dnncanon.spec.errors import AttributeValueError, MissingTensorError, ShapeError
 from dnncanon.spec.norm_rules import integer_in, real_in, shaped, truth_value
-from dnncanon.spec.primitive import Arguments, Constraint, DTypeRow
+from dnncanon.spec.primitive import Arguments, Constraint
 from dnncanon.spec.rnn_problem import RnnProblem
 from dnncanon.spec.rnn_weights import BIASES
-from dnncanon.spec.softmax import stats_dtype
 from dnncanon.spec.stream import CONSTRAINTS as LEGAL_STREAM
 
 ProblemOf = Callable[[Arguments], RnnProblem]
@@ -31,35 +30,6 @@ def data_of(a: Arguments) -> str:
 
 
 # --- Types and options ----------------------------------------------------------------------------
-
-
-def one_dtype_but_wide(rows: tuple[DTypeRow, ...], wide: tuple[str, ...]) -> Constraint:
-    """One supported dtype for all tensors but gates and cells."""
-    supported = ", ".join(row.dtype for row in rows)
-    text = f"All tensors have one dtype: {supported}."
-    if wide:
-        text = (
-            f"All tensors but {' and '.join(wide)} have one dtype: {supported}. "
-            f"{' and '.join(wide)}: float32, or float64 if that is the dtype."
-        )
-
-    def check(a: Arguments) -> str | None:
-        first, tensor = next(iter(a.tensors.items()))
-        if tensor.dtype not in [row.dtype for row in rows]:
-            return f"{first} is {tensor.dtype}; convert all tensors to one of {supported}"
-        for name, other in a.tensors.items():
-            wanted = stats_dtype(tensor.dtype) if name in wide else tensor.dtype
-            if other.dtype != wanted:
-                return f"{name} is {other.dtype} with {first} of {tensor.dtype}; convert it to {wanted}"
-        return None
-
-    def violate(a: Arguments) -> Iterator[Arguments]:
-        for name, tensor in a.tensors.items():
-            yield a.with_tensor(name, dtype="float16" if tensor.dtype != "float16" else "float32")
-        others = {name: replace(tensor, dtype="int32") for name, tensor in a.tensors.items()}
-        yield Arguments(others, a.attributes)
-
-    return Constraint(text, DTypeError, check, violate)
 
 
 def options(cell: str, *, forward: bool, data_only: bool) -> tuple[Constraint, ...]:
