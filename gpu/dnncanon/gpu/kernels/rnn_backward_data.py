@@ -11,12 +11,12 @@ from functools import cache
 from typing import Any
 
 from dnncanon.gpu.kernels.elementwise import elementwise
-from dnncanon.gpu.kernels.moving import copy, fill
 from dnncanon.gpu.kernels.rnn_backward_step import BackwardStep, launch_backward_step
 from dnncanon.gpu.kernels.rnn_dropout import drop
 from dnncanon.gpu.kernels.rnn_padding import clear_padding
 from dnncanon.gpu.kernels.rnn_plan import (
     PADDED,
+    Call,
     LayerWeights,
     RowArray,
     Rows,
@@ -49,7 +49,7 @@ def workspace_bytes(layouts: Layouts[RnnProblem]) -> int:
 
 def backward_data(run: Launch[RnnProblem]) -> None:
     """Launch the kernels of a call."""
-    _Backward(run).launch()
+    _Backward(run, _scratch(run.plan)).launch()
 
 
 # --- Memory ---------------------------------------------------------------------------------------
@@ -94,20 +94,12 @@ def _rows_of_result(p: RnnProblem, outputs: Mapping[str, Strided], layer: int) -
 # --- Launches -------------------------------------------------------------------------------------
 
 
-class _Backward:
-    """A call, with its workspace."""
-
-    def __init__(self, run: Launch[RnnProblem]) -> None:
-        self.p, self.run, self.stream = run.problem, run, run.stream
-        scratch = _scratch(run.plan)
-        self.memory = scratch.arrays(run.workspace)
-        self.rest = scratch.rest(run.workspace)
-        self.sequences = Sequences.of(self.p)
-
+class _Backward(Call):
     def launch(self) -> None:
         p = self.p
         if p.rows == 0:
-            self.keep_gradients()
+            self.hand_on("dhy", "dh0")
+            self.hand_on("dcy", "dc0")
             return
         self.sequences.write(self.memory["table"], self.stream)
         for layer in reversed(range(p.num_layers)):
@@ -119,13 +111,6 @@ class _Backward:
             dx = self.run.outputs["dx"]
             rows = RowArray(dx, rows_of_data(p, dx))
             clear_padding(p, rows, dx.shape[-1], self.memory["table"], self.stream)
-
-    def keep_gradients(self) -> None:
-        """Without steps gradients by the last states are those by the first ones."""
-        for first, last in (("dh0", "dhy"), ("dc0", "dcy")):
-            if first in self.run.outputs:
-                y, x = self.run.outputs[first], self.run.inputs.get(last)
-                copy(x, y, stream=self.stream) if x else fill(y, 0, stream=self.stream)
 
     # What goes to the input
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dnncanon.gpu.kernels.elementwise import elementwise
-from dnncanon.gpu.kernels.moving import copy, fill
+from dnncanon.gpu.kernels.moving import copy
 from dnncanon.gpu.kernels.reduction import SUM, Monoid, reduce
 from dnncanon.gpu.kernels.reduction import workspace_bytes as reduction_bytes
 from dnncanon.gpu.kernels.rnn_before import gather_before
@@ -20,6 +20,7 @@ from dnncanon.gpu.kernels.rnn_dropout import drop
 from dnncanon.gpu.kernels.rnn_padding import clear_padding
 from dnncanon.gpu.kernels.rnn_plan import (
     PADDED,
+    Call,
     RowArray,
     Rows,
     Sequences,
@@ -53,7 +54,7 @@ def workspace_bytes(layouts: Layouts[RnnProblem]) -> int:
 
 def backward_weights(run: Launch[RnnProblem]) -> None:
     """Launch the kernels of a call."""
-    _Weights(run).launch()
+    _Weights(run, _scratch(run.plan)).launch()
 
 
 # --- What is a product of what --------------------------------------------------------------------
@@ -193,20 +194,11 @@ def _dense_rows(p: RnnProblem, columns: int) -> Rows:
 # --- Launches -------------------------------------------------------------------------------------
 
 
-class _Weights:
-    """A call, with its workspace."""
-
-    def __init__(self, run: Launch[RnnProblem]) -> None:
-        self.p, self.run, self.stream = run.problem, run, run.stream
-        scratch = _scratch(run.plan)
-        self.memory = scratch.arrays(run.workspace)
-        self.rest = scratch.rest(run.workspace)
-        self.sequences = Sequences.of(self.p)
-
+class _Weights(Call):
     def launch(self) -> None:
         p = self.p
         if p.rows == 0:
-            self.keep_accumulated()
+            self.hand_on("accumulated", "dweights")
             return
         self.sequences.write(self.memory["table"], self.stream)
         for layer in range(p.num_layers):
@@ -220,11 +212,6 @@ class _Weights:
                 else:
                     m = _product(p, self.run.inputs, term, block, layer)
                     self.multiply(m, term, layer, gradient, operands[term.operand])
-
-    def keep_accumulated(self) -> None:
-        """Without rows nothing is added."""
-        y, x = self.run.outputs["dweights"], self.run.inputs.get("accumulated")
-        copy(x, y, stream=self.stream) if x else fill(y, 0, stream=self.stream)
 
     # Sums over rows
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from dnncanon.gpu.kernels.elementwise import elementwise
-from dnncanon.gpu.kernels.moving import copy, fill
+from dnncanon.gpu.kernels.moving import fill
 from dnncanon.gpu.kernels.rnn_dropout import drop
 from dnncanon.gpu.kernels.rnn_plan import (
+    Call,
     LayerWeights,
     RowArray,
     Rows,
@@ -125,31 +126,19 @@ def _rows_of_input(
 # --- Launches -------------------------------------------------------------------------------------
 
 
-class Forward:
+class Forward(Call):
     """A call, with its workspace. Algorithms differ in how they launch the steps of a layer."""
-
-    def __init__(self, run: Launch[RnnProblem], scratch: Scratch) -> None:
-        self.p, self.run, self.stream = run.problem, run, run.stream
-        self.memory = scratch.arrays(run.workspace)
-        self.rest = scratch.rest(run.workspace)
-        self.sequences = Sequences.of(self.p)
 
     def launch(self) -> None:
         p = self.p
         if p.steps == 0:
-            self.keep_states()
+            self.hand_on("h0", "hy")
+            self.hand_on("c0", "cy")
             return
         self.sequences.write(self.memory["table"], self.stream)
         if "zeros" in self.memory:
             fill(self.memory["zeros"], 0, stream=self.stream)
         self.launch_layers()
-
-    def keep_states(self) -> None:
-        """Without steps states stay as they are."""
-        for last, first in (("hy", "h0"), ("cy", "c0")):
-            if last in self.run.outputs:
-                y, x = self.run.outputs[last], self.run.inputs.get(first)
-                copy(x, y, stream=self.stream) if x else fill(y, 0, stream=self.stream)
 
     def launch_layers(self) -> None:
         """One after the other."""

@@ -7,9 +7,12 @@ so that one launch serves both. Forward, its gradients, and all algorithms have 
 from dataclasses import dataclass, replace
 
 from dnncanon.gpu.kernels.element import ELEMENTS
+from dnncanon.gpu.kernels.moving import copy, fill
+from dnncanon.gpu.kernels.scratch import Scratch
 from dnncanon.gpu.kernels.table import write_table
 from dnncanon.gpu.kernels.tile import matrices
 from dnncanon.gpu.kernels.tile.matrices import Epilogue, Matrices, Matrix
+from dnncanon.gpu.primitive import Launch
 from dnncanon.gpu.runtime import DeviceArray, Strided, empty
 from dnncanon.spec import dense_strides
 from dnncanon.spec.rnn_problem import RnnProblem
@@ -188,6 +191,25 @@ class Sequences:
 
     def write(self, table: DeviceArray, stream: object) -> None:
         write_table(table, self.numbers, stream=stream)
+
+
+# --- Calls ----------------------------------------------------------------------------------------
+
+
+class Call:
+    """A call with its workspace: what forward and gradients have in common."""
+
+    def __init__(self, run: Launch[RnnProblem], scratch: Scratch) -> None:
+        self.p, self.run, self.stream = run.problem, run, run.stream
+        self.memory = scratch.arrays(run.workspace)
+        self.rest = scratch.rest(run.workspace)
+        self.sequences = Sequences.of(self.p)
+
+    def hand_on(self, given: str, result: str) -> None:
+        """Where there are no steps: the result is what was given, or zeros. Some cells have no such result."""
+        x, y = self.run.inputs.get(given), self.run.outputs.get(result)
+        if y is not None:
+            copy(x, y, stream=self.stream) if x else fill(y, 0, stream=self.stream)
 
 
 # --- Products of all rows -------------------------------------------------------------------------
